@@ -1,0 +1,31 @@
+# `make demo` and `make test` do all the set-up themselves; see README.md.
+.PHONY: setup jars demo test test-long check lock clean
+
+PY := .venv/bin/python
+
+setup:            ## Python environment from the lock file, and the jars
+	@infra/setup
+
+jars:             ## only the jars of Kafka and of Flink's Kafka connector
+	@infra/jars/fetch "$${HAILSTREAM_JARS:-.hailstream/jars}"
+
+demo: setup       ## the whole loop on real trips: Kafka, Flink, Redis, engine, samples, training, hot swap
+	@.venv/bin/hailstream demo
+
+check: setup      ## style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+test: check       ## all tests but the long ones
+	@$(PY) -m pytest -q -m "not slow and not gpu"
+
+test-long: setup  ## the long proofs too
+	@$(PY) -m pytest -q -m "not gpu" --timeout=3600
+
+lock:             ## write the lock files again (needs uv on PATH or in .tools)
+	@export PATH="$$PATH:$$PWD/.tools/bin"; compile="uv pip compile -q pyproject.toml --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-header"; \
+	$$compile -o requirements.lock && $$compile --extra flink --extra train --extra dev -o requirements-all.lock
+
+clean:            ## stop the local stack and remove what the demo and the stack wrote (not the environment, not the jars)
+	@[ ! -x .venv/bin/hailstream ] || .venv/bin/hailstream down --clean
