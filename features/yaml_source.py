@@ -1,0 +1,385 @@
+"""YAML whose every node knows its file, line and column. All YAML of the product is read here.
+
+The reader is PyYAML's safe composer: nodes with marks, no Python objects. Scalars follow YAML 1.2's core schema (`yes`,
+`no`, `on` and `off` are text; no dates, no sexagesimals). Duplicate keys, tags, anchors and merge keys are refused.
+Expressions stand inside YAML, and some look like YAML: `a ? b : c`, a leading `!`, ` #`. Those traps are named together
+with the fix. `ScalarNode.source()` gives the text with the place of every character, also in quoted, folded and block
+scalars, so that `features/expr` reports `file:line:col` of the YAML file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from features.expr.errors import Mistake, Mistakes, did_you_mean, name_hint
+from features.expr.source import LINE_BREAK, SourceText
+
+__all__ = [
+    "MapNode",
+    "Mistake",
+    "Mistakes",
+    "Node",
+    "ScalarNode",
+    "SeqNode",
+    "did_you_mean",
+    "load_yaml",
+    "mistake",
+    "name_hint",
+    "parse_yaml",
+]
+
+MAX_FILE_BYTES = 4 << 20
+
+_NULL = re.compile(r"|~|null|Null|NULL")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL_OR_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_KEY = re.compile(r"""^\s*(?:-\s+)*(?:[\w.*-]+|'[^']*'|"[^"]*")\s*:\s+|^\s*-\s+""")
+_FLOW_ENTRY = re.compile(r"[{,]\s*[\w.]+\s*:\s+")
+_ESCAPE_LENGTH = {"x": 4, "u": 6, "U": 10}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place in a file; `end_col` is exclusive and on the same line."""
+
+    file: str
+    line: int
+    col: int
+    end_col: int
+    file_lines: tuple[str, ...] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class ScalarNode(Node):
+    """A scalar. `value` is None, bool, int, float or str; `text` is what was written, without quotes."""
+
+    value: None | bool | int | float | str
+    text: str
+    segments: tuple[tuple[int, int, int], ...] = field(default=(), repr=False, compare=False)
+
+    def source(self) -> SourceText:
+        """The text and the place of each of its characters."""
+        line, col = self.segments[0][1:] if self.segments else (self.line, self.col)
+        return SourceText(self.text, self.file, line, col, self.segments, self.file_lines)
+
+
+@dataclass(frozen=True)
+class SeqNode(Node):
+    """A sequence."""
+
+    items: tuple[Node, ...]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class MapNode(Node):
+    """A mapping whose keys are scalars, all different, in the order in which they were written."""
+
+    entries: tuple[tuple[ScalarNode, Node], ...]
+
+    def items(self) -> list[tuple[ScalarNode, Node]]:
+        return list(self.entries)
+
+    def get(self, name: str) -> Node | None:
+        """The value under a key, or None."""
+        return next((value for key, value in self.entries if key.text == name), None)
+
+    def key(self, name: str) -> ScalarNode | None:
+        """The key itself: the place to complain about an entry as a whole."""
+        return next((key for key, _ in self.entries if key.text == name), None)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def mistake(node: Node, kind: str, message: str, hint: str = "") -> Mistake:
+    """The mistake that stands at a node."""
+    line_text = node.file_lines[node.line - 1] if node.line <= len(node.file_lines) else ""
+    return Mistake(kind, node.file, node.line, node.col, node.end_col, message, hint, line_text)
+
+
+def load_yaml(path: Path | str, *, name: str | None = None) -> Node:
+    """Read one YAML document. `name` is what messages call the file (default: the path as given).
+
+    Raises: Mistakes, with all mistakes that the YAML layer can see; FileNotFoundError.
+    """
+    name = name or str(path)
+    raw = Path(path).read_bytes()
+    if len(raw) > MAX_FILE_BYTES:
+        raise Mistakes(
+            [Mistake("limit", name, 1, 1, 2, f"the file has {len(raw)} bytes; {MAX_FILE_BYTES} are allowed")]
+        )
+    try:
+        return parse_yaml(raw.decode("utf-8-sig"), name)
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        col = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise Mistakes([Mistake("encoding", name, line, col, col + 1, message, "save the file as UTF-8")]) from None
+
+
+def parse_yaml(text: str, file: str = "<yaml>") -> Node:
+    """Read one YAML document from a text. An empty document is a null scalar at 1:1. Raises: Mistakes."""
+    text = text.replace("\r\n", "\n")
+    lines = tuple(LINE_BREAK.split(text))
+    loader = yaml.SafeLoader("")
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return ScalarNode(file, 1, 1, 2, lines, None, "")
+        builder = _Builder(file, text, lines)
+        node = builder.build(root)
+    except yaml.YAMLError as error:
+        raise Mistakes([_syntax_mistake(error, file, text, lines)]) from None
+    except RecursionError:
+        raise Mistakes([Mistake("limit", file, 1, 1, 2, "the YAML is nested too deeply", "", lines[0])]) from None
+    finally:
+        loader.dispose()
+    if builder.mistakes:
+        raise Mistakes(builder.mistakes)
+    return node
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, used up to its node graph only; it keeps explicit tags and refuses aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"alias '*{event.anchor}' is not read", event.start_mark)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node.written_tag, node.written_anchor = event.tag, event.anchor
+        return node
+
+
+class _Builder:
+    """PyYAML's nodes to ours, with all mistakes noted on the way."""
+
+    def __init__(self, file: str, text: str, lines: tuple[str, ...]) -> None:
+        self.file, self.text, self.lines = file, text, lines
+        self.mistakes: list[Mistake] = []
+
+    def build(self, node: Any) -> Node:
+        place = self._place(node)
+        self._refuse_tag(node, place)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return SeqNode(*place, tuple(self.build(item) for item in node.value))
+        return MapNode(*place, tuple(self._entries(node)))
+
+    def _entries(self, node: Any) -> Iterator[tuple[ScalarNode, Node]]:
+        seen: dict[str, ScalarNode] = {}
+        for raw_key, raw_value in node.value:
+            key = self.build(raw_key)
+            value = self.build(raw_value)
+            if not isinstance(key, ScalarNode):
+                self._note(key, "key", "a key must be a word", "put the value in quotes if it is text")
+                continue
+            if raw_key.style is None and re.search(r"(^|\s)\?(\s|$)", key.text):
+                whole = self._line_from(key)
+                self._note(
+                    key, "yaml-trap", "YAML reads ': ' in this '? :' expression as a mapping", _quote_hint(whole)
+                )
+                continue
+            if key.text == "<<" and raw_key.style is None:
+                self._note(key, "key", "merge keys ('<<') are not read", "write the entries out")
+            elif key.text in seen:
+                first = seen[key.text]
+                message = f"duplicate key '{key.text}'"
+                self._note(key, "duplicate-key", message, f"it is already set on line {first.line}; remove one of them")
+            else:
+                seen[key.text] = key
+                yield key, value
+
+    def _scalar(self, node: Any, place: tuple[Any, ...]) -> ScalarNode:
+        scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text))
+        if node.style is None:
+            self._refuse_cut_by_comment(node, scalar)
+        return scalar
+
+    def _refuse_cut_by_comment(self, node: Any, scalar: ScalarNode) -> None:
+        """`name == 'a #1'` in a plain scalar loses its tail to a comment; the odd quote gives it away."""
+        rest = self.lines[node.end_mark.line][node.end_mark.column :]
+        if rest.lstrip().startswith("#") and any(scalar.text.count(q) % 2 and rest.count(q) % 2 for q in "'\""):
+            message = "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
+            self._note(scalar, "yaml-trap", message, _quote_hint(self._line_from(scalar)))
+
+    def _refuse_tag(self, node: Any, place: tuple[Any, ...]) -> None:
+        if node.written_tag is not None:
+            line, col = node.start_mark.line + 1, node.start_mark.column + 1
+            found = Node(self.file, line, col, col + 1, self.lines)
+            message = "YAML reads a leading '!' as a tag"
+            self._note(found, "yaml-trap", message, _quote_hint(self._line_from(found)))
+        if node.written_anchor is not None:
+            where = Node(*place)
+            self._note(where, "anchor", f"anchor '&{node.written_anchor}' is not read", "write the value out")
+
+    def _line_from(self, node: Node) -> str:
+        return self.lines[node.line - 1][node.col - 1 :].strip()
+
+    def _place(self, node: Any) -> tuple[str, int, int, int, tuple[str, ...]]:
+        start, end = node.start_mark, node.end_mark
+        line_end = len(self.lines[start.line].rstrip())
+        end_col = end.column if end.line == start.line else line_end
+        return self.file, start.line + 1, start.column + 1, max(end_col, start.column + 1) + 1, self.lines
+
+    def _note(self, node: Node, kind: str, message: str, hint: str) -> None:
+        self.mistakes.append(mistake(node, kind, message, hint))
+
+
+def _core_value(node: Any) -> None | bool | int | float | str:
+    """A plain scalar by YAML 1.2's core schema; any other style is text."""
+    text: str = node.value
+    if node.style is not None:
+        return text
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text) and len(text) < 1000:
+        return int(text)
+    if _OCTAL_OR_HEX.fullmatch(text):
+        return int(text, 0)
+    if _SPECIAL_FLOAT.fullmatch(text):
+        return math.nan if "n" in text.lower().replace("inf", "") else (-math.inf if text[0] == "-" else math.inf)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _segments(node: Any, text: str) -> tuple[tuple[int, int, int], ...]:
+    """Where each run of the scalar's characters stands in the file.
+
+    Folding and indentation change white space only, so the other characters are found in their order; quoted styles
+    have escapes besides. Each run is one (offset, line, col).
+    """
+    pos = node.start_mark.index
+    if node.style in ("|", ">"):
+        pos = text.find("\n", pos) + 1 or len(text)
+        while text[pos : pos + 1].isspace() and not node.value[:1].isspace():
+            pos += 1
+    elif node.style in ("'", '"'):
+        pos += 1
+    else:
+        while text[pos : pos + 1] in ("!", "&"):  # refused elsewhere; any place will do
+            pos += 1
+    runs: list[tuple[int, int]] = []
+    for offset, char in enumerate(node.value):
+        found, behind = _locate(char, text, pos, node.style)
+        if not runs or found != runs[-1][1] + offset - runs[-1][0]:
+            runs.append((offset, found))
+        pos = behind
+    if not runs:
+        runs = [(0, pos)]
+    return tuple((offset, *_line_col(node, text, at)) for offset, at in runs)
+
+
+def _locate(char: str, text: str, pos: int, style: str | None) -> tuple[int, int]:
+    """Where a character of the value stands in the text at or behind `pos`, and the position behind it."""
+    if style == '"':
+        while text[pos : pos + 2] == "\\\n":  # an escaped line end, and the indentation behind it, is nothing
+            pos += 2
+            while text[pos : pos + 1] in (" ", "\t"):
+                pos += 1
+        if text[pos : pos + 1] == "\\":
+            return pos, pos + _ESCAPE_LENGTH.get(text[pos + 1 : pos + 2], 2)
+    if not char.isspace():
+        while text[pos : pos + 1].isspace():
+            pos += 1
+        return pos, pos + (2 if style == "'" and text[pos : pos + 2] == "''" else 1)
+    if text[pos : pos + 1] == char or text[pos : pos + 1] == "\n":
+        return pos, pos + 1
+    return pos, pos
+
+
+def _line_col(node: Any, text: str, at: int) -> tuple[int, int]:
+    breaks = [match.end() for match in LINE_BREAK.finditer(text, node.start_mark.index, at)]
+    if not breaks:
+        return node.start_mark.line + 1, node.start_mark.column + 1 + at - node.start_mark.index
+    return node.start_mark.line + 1 + len(breaks), at - breaks[-1] + 1
+
+
+def _syntax_mistake(error: yaml.YAMLError, file: str, text: str, lines: tuple[str, ...]) -> Mistake:
+    """A YAML error as a mistake: the known trap on that line and its fix, else what PyYAML says."""
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        line = len(LINE_BREAK.split(before))
+        col = len(LINE_BREAK.split(before)[-1]) + 1
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        message = f"character U+{code:04X} is not allowed in YAML"
+        return Mistake(
+            "yaml", file, line, col, col + 1, message, "write it as an escape in double quotes", lines[line - 1]
+        )
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    line = min(line, len(lines))
+    for candidate in dict.fromkeys((line, _context_line(error, line))):
+        shown = lines[candidate - 1]
+        at, value = _value_on(shown, col - 1 if candidate == line else 0)
+        trap = _trap(value)
+        if trap is not None:
+            end = at + len(value) + 1
+            return Mistake("yaml-trap", file, candidate, at + 1, end, trap, _quote_hint(value), shown)
+    message = getattr(error, "problem", None) or str(error).splitlines()[0]
+    hint = getattr(error, "context", None) or ""
+    return Mistake("yaml", file, line, col, col + 1, f"not valid YAML: {message}", hint, lines[line - 1])
+
+
+def _context_line(error: yaml.YAMLError, default: int) -> int:
+    mark = getattr(error, "context_mark", None)
+    return mark.line + 1 if mark else default
+
+
+def _value_on(line: str, near: int) -> tuple[int, str]:
+    """(0-based column, text) of the value that an author wrote on this line; inside `{…}`, of the entry at `near`."""
+    entries = [match for match in _FLOW_ENTRY.finditer(line) if match.end() <= max(near, 0) + 1]
+    if entries:
+        at = entries[-1].end()
+        return at, re.split(r"[,}]", line[at:])[0].rstrip()
+    head = _KEY.match(line)
+    at = head.end() if head else len(line) - len(line.lstrip())
+    return at, line[at:].rstrip()
+
+
+def _trap(value: str) -> str | None:
+    """What YAML makes of this value, when it is an expression that YAML misreads."""
+    if value.startswith("!"):
+        return "YAML reads a leading '!' as a tag"
+    if value.startswith(("&", "*")):
+        return f"YAML reads a leading '{value[0]}' as an anchor or alias"
+    if re.match(r"""(?:'[^']*'|"[^"]*")\s*[^\s,}\]#:]""", value):
+        return "YAML reads the leading quote as the whole value"
+    if not value.startswith(("'", '"', "|", ">", "{", "[")):
+        if "??" in value:
+            return "YAML does not read '??' inside '{…}' without quotes"
+        if re.search(r"\?.*\s:\s", value):
+            return "YAML reads ': ' in this '? :' expression as a mapping"
+    return None
+
+
+def _quote_hint(value: str) -> str:
+    """How to write the value so that YAML keeps it whole."""
+    short = value if len(value) <= 80 else value[:79] + "…"
+    if "'" not in short:
+        return f"put it in quotes: '{short}'"
+    if '"' not in short and "\\" not in short:
+        return f'put it in quotes: "{short}"'
+    return "put it on a line of its own behind '|'"
