@@ -51,7 +51,6 @@ def _version() -> int:
     return SCHEMA_VERSION
 
 
-
 class TripEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What happened to one order. Keyed by `order_id` on its topic."""
 
@@ -229,7 +228,7 @@ class RecordError(ValueError):
         self.path = path
 
 
-_DECODERS: Final = {record: msgspec.json.Decoder(record) for record in RECORD_OF_TOPIC.values()}
+_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {record: msgspec.json.Decoder(record) for record in RECORD_OF_TOPIC.values()}
 _ENCODER: Final = msgspec.json.Encoder()
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`|^`(?P<named>[^`]+)` is required")

@@ -60,7 +60,9 @@ def create_topics(bootstrap: str, partitions: Mapping[str, int] = PARTITIONS) ->
         if wanted:
             try:
                 admin.create_topics(wanted)
-            except TopicAlreadyExistsError:  # another creator won the race for one of them: what is left is created singly
+            except (
+                TopicAlreadyExistsError
+            ):  # another creator won the race for one of them: what is left is created singly
                 for topic in wanted:
                     try:
                         admin.create_topics([topic])
@@ -146,7 +148,9 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
     """The next offset of each partition, `{partition: offset}`. Raises: TopicError for an unknown topic or broker."""
     consumer = _consumer(bootstrap)
     try:
-        return {p: consumer.get_watermark_offsets(tp, timeout=20)[1] for p, tp in _partitions(consumer, bootstrap, topic)}
+        return {
+            p: consumer.get_watermark_offsets(tp, timeout=20)[1] for p, tp in _partitions(consumer, bootstrap, topic)
+        }
     finally:
         consumer.close()
 

@@ -109,7 +109,9 @@ def _link_jars(lib: Path) -> None:
     jars = [*(flink_home() / "lib").glob("*.jar"), *(flink_home() / "opt").glob("flink-python-*.jar")]
     jars += jar_folder("flink").glob("*.jar")
     if not any(jar.name.startswith("flink-python-") for jar in jars):
-        raise StackError(f"no flink-python jar in {flink_home() / 'opt'}: the apache-flink package is incomplete; `make setup`")
+        raise StackError(
+            f"no flink-python jar in {flink_home() / 'opt'}: the apache-flink package is incomplete; `make setup`"
+        )
     for jar in jars:
         (lib / jar.name).symlink_to(jar.resolve())
 

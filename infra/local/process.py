@@ -59,7 +59,9 @@ def wait_ready(running: Running, ready: Callable[[], bool], *, deadline_s: float
     end = time.monotonic() + deadline_s
     while not ready():
         if not running.alive:
-            raise StackError(f"{running.name} stopped while starting; the end of {running.log}:\n{tail(Path(running.log))}")
+            raise StackError(
+                f"{running.name} stopped while starting; the end of {running.log}:\n{tail(Path(running.log))}"
+            )
         if time.monotonic() > end:
             raise StackError(
                 f"{running.name} was not ready after {deadline_s:g} s; the end of {running.log}:\n{tail(Path(running.log))}"

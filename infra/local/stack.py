@@ -21,7 +21,7 @@ from features.topics import create_topics
 from infra.local.flink import num_taskmanagers, prepare_flink, start_jobmanager, start_taskmanager
 from infra.local.home import home
 from infra.local.kafka import kafka_ready, start_kafka
-from infra.local.process import Running, marked, start_tick, stop, stop_marked, wait_ready
+from infra.local.process import Running, marked, start, start_tick, stop, stop_marked, wait_ready
 from infra.local.programs import StackError
 from infra.local.redis import redis_ready, start_redis
 
@@ -57,7 +57,9 @@ class Stack:
         except FileNotFoundError:
             raise StackError(f"no local stack in {self.folder}: start one with `hailstream up`") from None
         except msgspec.DecodeError as error:
-            raise StackError(f"{self._path} is not readable ({error}): `hailstream down --clean`, then `hailstream up`") from None
+            raise StackError(
+                f"{self._path} is not readable ({error}): `hailstream down --clean`, then `hailstream up`"
+            ) from None
 
     @property
     def kafka(self) -> str:
@@ -95,9 +97,8 @@ class Stack:
             stopped: list[int] = []
             if self._path.exists():
                 state = self.state
-                for name in ("taskmanager", "jobmanager", "kafka", "redis"):
-                    running = state.programs.get(name)
-                    if running is not None and running.alive:
+                for name, running in reversed(state.programs.items()):
+                    if running.alive:
                         say(f"stopping {name} (pid {running.pid})")
                         stop(running)
                         stopped.append(running.pid)
@@ -125,16 +126,48 @@ class Stack:
             "jobmanager": self.flink_rest,
             "taskmanager": "-",
         }
+        for name, running in state.programs.items():
+            answers.setdefault(name, running.alive)
+            addresses.setdefault(name, "-")
         return {
             name: {
-                "running": (running := state.programs.get(name)) is not None and running.alive,
+                "running": _is_alive(state, name),
                 "answers": answers[name],
                 "address": addresses[name],
-                "pid": running.pid if running else None,
-                "log": running.log if running else None,
+                "pid": state.programs[name].pid if name in state.programs else None,
+                "log": state.programs[name].log if name in state.programs else None,
             }
             for name in addresses
         }
+
+    def run(
+        self, name: str, command: list[str], *, ready: Callable[[], bool], say: Say = lambda _text: None
+    ) -> Running:
+        """Start a program of ours (an engine, say) beside the services, or leave it when it runs; `down` stops it too.
+
+        It finds the services by HAILSTREAM_HOME. Raises: StackError with the end of its log when it is not `ready` in time.
+        """
+        with self._locked():
+            state = self.state
+            env = {"HAILSTREAM_HOME": str(self.folder)}
+            log = self.logs / f"{name}.log"
+            running = self._ensure(
+                state,
+                name,
+                lambda: start(name, command, env=env, stack_id=state.stack_id, cwd=self.folder, log=log),
+                say,
+            )
+        wait_ready(running, ready, deadline_s=READY_S)
+        return running
+
+    def stop(self, name: str) -> None:
+        """Stop one program of this stack, if it runs."""
+        with self._locked():
+            state = self.state
+            running = state.programs.pop(name, None)
+            if running is not None:
+                stop(running)
+                self._save(state)
 
     def restart_taskmanager(self, say: Say = lambda _text: None) -> None:
         """Bring back a TaskManager that died, and end the Python workers that the dead one left."""
@@ -146,14 +179,20 @@ class Stack:
     def _start_redis(self, state: StackState, say: Say) -> None:
         port = state.ports["redis"]
         running = self._ensure(
-            state, "redis", lambda: start_redis(self.folder / "redis", port, stack_id=state.stack_id, log=self.logs / "redis.log"), say
+            state,
+            "redis",
+            lambda: start_redis(self.folder / "redis", port, stack_id=state.stack_id, log=self.logs / "redis.log"),
+            say,
         )
         wait_ready(running, lambda: redis_ready(port), deadline_s=READY_S)
 
     def _start_kafka(self, state: StackState, say: Say) -> None:
         port, controller, log = state.ports["kafka"], state.ports["kafka_controller"], self.logs / "kafka.log"
         running = self._ensure(
-            state, "kafka", lambda: start_kafka(self.folder / "kafka", port, controller, stack_id=state.stack_id, log=log), say
+            state,
+            "kafka",
+            lambda: start_kafka(self.folder / "kafka", port, controller, stack_id=state.stack_id, log=log),
+            say,
         )
         wait_ready(running, lambda: kafka_ready(log) and _listens(port), deadline_s=READY_S)
 
@@ -162,11 +201,17 @@ class Stack:
         if not _is_alive(state, "jobmanager"):
             prepare_flink(folder, rest_port=rest, rpc_port=state.ports["flink_rpc"])
         jobmanager = self._ensure(
-            state, "jobmanager", lambda: start_jobmanager(folder, stack_id=state.stack_id, log=self.logs / "jobmanager.log"), say
+            state,
+            "jobmanager",
+            lambda: start_jobmanager(folder, stack_id=state.stack_id, log=self.logs / "jobmanager.log"),
+            say,
         )
         wait_ready(jobmanager, lambda: num_taskmanagers(rest) is not None, deadline_s=READY_S)
         taskmanager = self._ensure(
-            state, "taskmanager", lambda: start_taskmanager(folder, stack_id=state.stack_id, log=self.logs / "taskmanager.log"), say
+            state,
+            "taskmanager",
+            lambda: start_taskmanager(folder, stack_id=state.stack_id, log=self.logs / "taskmanager.log"),
+            say,
         )
         wait_ready(taskmanager, lambda: bool(num_taskmanagers(rest)), deadline_s=READY_S)
 

@@ -1,0 +1,103 @@
+"""What every verb shares: tables or JSON, progress, errors without tracebacks, and where the services are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from infra.local.stack import Stack
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+ROOMS = {"features", "kernels", "engine", "pipelines", "infra"}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table for a person.")]
+Kafka = Annotated[
+    str | None, typer.Option(envvar="HAILSTREAM_KAFKA", help="Kafka's host:port [default: the local stack's]")
+]
+RedisUrl = Annotated[
+    str | None, typer.Option("--redis", envvar="HAILSTREAM_REDIS", help="Redis URL [default: the local stack's]")
+]
+FlinkRest = Annotated[
+    str | None,
+    typer.Option("--flink", envvar="HAILSTREAM_FLINK", help="URL of Flink's REST [default: the local stack's]"),
+]
+Actor = Annotated[
+    str,
+    typer.Option(envvar="HAILSTREAM_ACTOR", help="Who does it; kept in the history.", show_default="the user's name"),
+]
+
+
+def kafka_or_local(given: str | None) -> str:
+    return given or Stack().kafka
+
+
+def redis_or_local(given: str | None) -> str:
+    return given or Stack().redis_url
+
+
+def flink_or_local(given: str | None) -> str:
+    return given or Stack().flink_rest
+
+
+def whoami() -> str:
+    return os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid-{os.getuid()}"
+
+
+def print_json(value: Any) -> None:
+    """Plain JSON on standard output, one document."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "nothing to show") -> None:
+    """Rows with the same keys as a table; the keys are the heads."""
+    if not rows:
+        out.print(empty)
+        return
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
+    out.print(table)
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """A mistake of the user's or of the surroundings: the message, no traceback, an exit code."""
+    err.print(message, style="red", markup=False)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turns the rooms' own errors into messages. Anything else is a fault of ours and keeps its traceback."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ROOMS:
+            raise
+        located = type(error).__name__ == "Mistakes"  # its text already starts with file:line:col
+        fail(str(error) if located else f"error: {error}")
+
+
+def progress() -> Progress:
+    """A progress bar on standard error, silent when that is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )

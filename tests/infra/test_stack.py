@@ -1,0 +1,74 @@
+"""The local stack: idempotent, survives a crash of its parts, leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from features.records import TOPICS
+from features.topics import Producer, TopicError, create_topics, end_offsets, read_all
+from infra.local.process import marked, tree_memory
+from infra.local.programs import StackError
+from infra.local.stack import Stack
+
+
+@pytest.mark.services
+def test_a_second_up_changes_nothing(stack: Stack) -> None:
+    before = stack.state
+    stack.up()
+    assert stack.state == before
+    assert all(part["running"] and part["answers"] for part in stack.status().values())
+
+
+@pytest.mark.services
+def test_the_whole_stack_stays_under_4_gib(stack: Stack) -> None:
+    assert tree_memory(stack.state.stack_id) < 4 * 2**30
+
+
+@pytest.mark.services
+def test_every_topic_of_the_design_exists_and_keeps_what_it_is_given(stack: Stack) -> None:
+    assert create_topics(stack.kafka) == []
+    for topic in TOPICS:
+        assert end_offsets(stack.kafka, topic), topic
+    create_topics(stack.kafka, {"stack_test": 3})
+    producer = Producer(stack.kafka)
+    for i in range(1000):
+        producer.send("stack_test", f"k{i % 7}", str(i).encode())
+    producer.flush()
+    messages = list(read_all(stack.kafka, "stack_test"))
+    assert sorted(int(m.value) for m in messages) == list(range(1000))
+    assert sum(end_offsets(stack.kafka, "stack_test").values()) == 1000
+    by_key: dict[bytes | None, list[int]] = {}
+    for m in messages:
+        by_key.setdefault(m.key, []).append(int(m.value))
+    assert all(values == sorted(values) for values in by_key.values())
+
+
+def test_an_absent_broker_is_named_with_its_address() -> None:
+    with pytest.raises(TopicError, match=r"127\.0\.0\.1:1"):
+        create_topics("127.0.0.1:1")
+
+
+def test_a_stack_that_was_never_started_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="hailstream up"):
+        Stack(tmp_path).status()
+    assert Stack(tmp_path / "nothing").down() == []
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_killed_parts_come_back_and_down_leaves_nothing(tmp_path: Path) -> None:
+    own = Stack(tmp_path)
+    own.up()
+    stack_id = own.state.stack_id
+    try:
+        for victim in ("taskmanager", "kafka", "redis", "jobmanager"):
+            os.kill(own.state.programs[victim].pid, signal.SIGKILL)
+            own.up()
+            assert all(part["running"] and part["answers"] for part in own.status().values()), victim
+    finally:
+        own.down()
+    assert list(marked(stack_id)) == []
