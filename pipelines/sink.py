@@ -1,0 +1,276 @@
+"""The Python steps of the feature job: decode a batch of records, write a batch of results, say what was left out.
+
+All are vectorised (pandas in, pandas out) and run in Flink's Python workers, in process mode. Each is a plain class
+that `jobs/features.py` registers under the name that `pipelines/sql.py` calls; `decode_columns` does the reading and is
+free of frames. Decode and write steps run on different threads of one worker, so a connection belongs to a thread: two
+threads on one connection hung a job without an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from pyflink.table import DataTypes
+from pyflink.table.udf import ScalarFunction, udf
+
+from features.records import RECORD_OF_TOPIC, RecordError, decode
+from features.redis_store import TileWriter
+from features.spec import PROJECT, LastGroup, TileGroup
+from features.store import StoreError
+from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
+from pipelines.sql import DecodeFunction, WriteFunction
+
+FIRST_RETRY_S: Final = 0.05
+LONGEST_RETRY_S: Final = 2.0
+TYPES: Final = {
+    "int": DataTypes.BIGINT(),
+    "double": DataTypes.DOUBLE(),
+    "bool": DataTypes.BOOLEAN(),
+    "string": DataTypes.STRING(),
+}
+log = logging.getLogger(__name__)
+
+
+def decode_columns(raws: Sequence[bytes | None], topic: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Decode N messages into columns `reason`, `path` and `names`, each a list of N.
+
+    A good record has reason and path None; a bad one has a reason, a path and None in every other column. One bad
+    record says nothing about its neighbours. A message without a value is malformed: no topic here is compacted.
+    """
+    record_type = RECORD_OF_TOPIC[topic]
+    reasons: list[str | None] = []
+    paths: list[str | None] = []
+    rows: list[Sequence[Any]] = []
+    nothing = (None,) * len(names)
+    for raw in raws:
+        try:
+            if raw is None:
+                raise RecordError("the message has no value")
+            record = decode(raw, record_type)
+        except RecordError as error:
+            reasons.append(error.reason)
+            paths.append(error.path)
+            rows.append(nothing)
+        else:
+            reasons.append(None)
+            paths.append(None)
+            rows.append([getattr(record, name) for name in names])
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return {
+        "reason": reasons,
+        "path": paths,
+        **{name: list(column) for name, column in zip(names, columns, strict=True)},
+    }
+
+
+class DecodeRecords(ScalarFunction):
+    """bytes → ROW<reason, path, columns>. Deterministic, and called once a record (the plan test counts the calls)."""
+
+    def __init__(self, function: DecodeFunction) -> None:
+        self.topic = function.topic
+        self.names = [column for column, _ in function.columns]
+
+    def eval(self, raw: pd.Series) -> pd.DataFrame:
+        columns = decode_columns(raw.tolist(), self.topic, self.names)
+        # object: a nullable integer column of pandas does not pass into Arrow here
+        return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+
+
+class DeadLetters(ScalarFunction):
+    """A malformed record → the bytes of its dead letter."""
+
+    def eval(
+        self, topic: Any, partition: pd.Series, offset: pd.Series, reason: pd.Series, path: pd.Series, raw: pd.Series
+    ) -> pd.Series:
+        rows = zip(_repeated(topic, len(raw)), partition, offset, reason, path, raw, strict=True)
+        return pd.Series(
+            [dead_letter_bytes(t, int(p), int(o), r, at, value) for t, p, o, r, at, value in rows], dtype=object
+        )
+
+
+class LedgerEntries(ScalarFunction):
+    """A good record that was not used → the bytes of its ledger entry."""
+
+    def eval(
+        self,
+        topic: Any,
+        partition: pd.Series,
+        offset: pd.Series,
+        fate: pd.Series,
+        key: pd.Series,
+        event_id: pd.Series,
+        lateness_ms: pd.Series,
+        effect: pd.Series,
+    ) -> pd.Series:
+        rows = zip(
+            _repeated(topic, len(fate)), partition, offset, fate, key, event_id, lateness_ms, effect, strict=True
+        )
+        return pd.Series(
+            [ledger_bytes(t, int(p), int(o), f, k, i, int(late), e) for t, p, o, f, k, i, late, e in rows], dtype=object
+        )
+
+
+class _Writer(ScalarFunction):
+    """Writes batches of one group, one connection a thread; waits for Redis as long as it takes.
+
+    While it waits the bundle stays open, so Flink holds back the topic: nothing is lost and nothing is acknowledged.
+    The write is idempotent, so a batch whose answer was lost is sent again whole.
+    """
+
+    def __init__(self, redis_url: str, generation: int, project: str) -> None:
+        self.redis_url = redis_url
+        self.generation = generation
+        self.project = project
+
+    def open(self, function_context: Any) -> None:
+        self._mine = threading.local()
+        metrics = function_context.get_metric_group() if function_context is not None else None
+        self._written = None if metrics is None else metrics.counter("rows_written")
+        self._ignored = None if metrics is None else metrics.counter("rows_ignored")
+        self._retries = None if metrics is None else metrics.counter("store_retries")
+
+    def is_deterministic(self) -> bool:
+        return False  # a deterministic one may be dropped or run twice
+
+    def _write(self, group: TileGroup | LastGroup, write: Callable[[TileWriter], np.ndarray]) -> pd.Series:
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                status = write(self._connection())
+                break
+            except StoreError as error:
+                log.warning("%s: %s; trying again in %.2f s", group.name, error, wait_s)
+                if self._retries is not None:
+                    self._retries.inc()
+                self._disconnect()
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        if self._written is not None and self._ignored is not None:
+            ignored = int(np.count_nonzero(status == 0))
+            self._written.inc(len(status) - ignored)
+            self._ignored.inc(ignored)
+        return pd.Series(status.astype(np.int8))
+
+    def _connection(self) -> TileWriter:
+        writer: TileWriter | None = getattr(self._mine, "writer", None)
+        if writer is None:
+            writer = self._mine.writer = TileWriter(self.redis_url, self.project)
+        return writer
+
+    def _disconnect(self) -> None:
+        writer: TileWriter | None = getattr(self._mine, "writer", None)
+        self._mine.writer = None
+        if writer is not None:
+            writer.close()
+
+
+class WriteTiles(_Writer):
+    """(key, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
+
+    def __init__(self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT) -> None:
+        super().__init__(redis_url, generation, project)
+        self.group = group
+
+    def eval(
+        self,
+        key: pd.Series,
+        tile: pd.Series,
+        num_events: pd.Series,
+        through_ms: pd.Series,
+        appended_ms: pd.Series,
+        *partials: pd.Series,
+    ) -> pd.Series:
+        dtypes = [np.int64 if p.type == "int" else np.float64 for p in self.group.partials]
+        arrays = [column.to_numpy(dtype=dtype) for column, dtype in zip(partials, dtypes, strict=True)]
+        return self._write(
+            self.group,
+            lambda writer: writer.write_tiles(
+                self.group,
+                self.generation,
+                key.tolist(),
+                tile.to_numpy(dtype=np.int64),
+                num_events.to_numpy(dtype=np.int64),
+                arrays,
+                applied_through_ms=int(through_ms.max()),
+                appended_ms=appended_ms.to_numpy(dtype=np.int64),
+            ),
+        )
+
+
+class WriteLast(_Writer):
+    """(key, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
+
+    def __init__(self, group: LastGroup, redis_url: str, generation: int, project: str = PROJECT) -> None:
+        super().__init__(redis_url, generation, project)
+        self.group = group
+
+    def eval(
+        self,
+        key: pd.Series,
+        event_time_ms: pd.Series,
+        event_id: pd.Series,
+        partition: pd.Series,
+        offset: pd.Series,
+        ingest_time_ms: pd.Series,
+        appended_ms: pd.Series,
+        *values: pd.Series,
+    ) -> pd.Series:
+        named = {f.name: _plain(column, f.type) for f, column in zip(self.group.fields, values, strict=True)}
+        return self._write(
+            self.group,
+            lambda writer: writer.write_last(
+                self.group,
+                self.generation,
+                key.tolist(),
+                event_time_ms.to_numpy(dtype=np.int64),
+                event_id.tolist(),
+                named,
+                applied_through_ms=int(ingest_time_ms.max()),
+                positions=(partition.tolist(), offset.tolist()),
+                appended_ms=appended_ms.to_numpy(dtype=np.int64),
+            ),
+        )
+
+
+def decode_udf(function: DecodeFunction) -> Any:
+    """The decode step of one source as Flink takes it."""
+    fields = [DataTypes.FIELD(name, TYPES["string"]) for name in ("reason", "path")]
+    fields += [DataTypes.FIELD(column, TYPES[kind]) for column, kind in function.columns]
+    return udf(DecodeRecords(function), result_type=DataTypes.ROW(fields), func_type="pandas")
+
+
+def dead_letter_udf() -> Any:
+    """The step that writes dead letters as bytes."""
+    return udf(DeadLetters(), result_type=DataTypes.BYTES(), func_type="pandas")
+
+
+def ledger_udf() -> Any:
+    """The step that writes ledger entries as bytes."""
+    return udf(LedgerEntries(), result_type=DataTypes.BYTES(), func_type="pandas")
+
+
+def write_udf(function: WriteFunction, redis_url: str, project: str = PROJECT) -> Any:
+    """The sink step of one group."""
+    group = function.group
+    if isinstance(group, TileGroup):
+        step: ScalarFunction = WriteTiles(group, redis_url, function.generation, project)
+    else:
+        step = WriteLast(group, redis_url, function.generation, project)
+    return udf(step, result_type=DataTypes.TINYINT(), func_type="pandas", deterministic=False)
+
+
+def _repeated(literal: Any, count: int) -> list[Any]:
+    """A literal argument arrives as a scalar, or as a column of it."""
+    return list(literal) if isinstance(literal, pd.Series) else [literal] * count
+
+
+def _plain(column: pd.Series, kind: str) -> list[Any]:
+    """A column as Python values, None for null. Arrow's integers with nulls come as doubles: exact below 2**53."""
+    python: Callable[[Any], Any] = {"int": int, "double": float, "bool": bool, "string": str}[kind]
+    return [None if value is None or value != value else python(value) for value in column.tolist()]

@@ -1,0 +1,397 @@
+"""Views → Flink SQL text: the whole feature job, as statements in the order in which they are executed.
+
+Pure text: nothing here knows Flink's classes. A source becomes a chain of views, each record takes one way through it:
+
+    topic ─► decoded ─► fields ─┬─ reason IS NOT NULL ──────────► dead_letters   malformed
+             (one call a record)└─ counted ─► fates ─┬─ fate <> 'used' ─► ledger      duplicate, future, late
+                                                     └─ used ─┬─► GROUP BY key, tile ─► write_<tile group>
+                                                              └─► write_<last group>
+
+The write functions (pipelines/sink.py) put a batch into Redis and return one status a row straight into `blackhole`: a
+filter, count or second use above them would bring old rows into them or run them twice. Golden text:
+tests/golden/sql/. Read `pipelines/jobs/features.py` next for who executes this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from features.expr import Program, to_sql
+from features.records import DEAD_LETTERS, LEDGER
+from features.spec import PROJECT, Catalogue, LastField, LastGroup, Partial, Source, TileGroup
+from features.window import sql_tile
+
+SQL_TYPES: Final = {"int": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "STRING"}
+BATCH_ROWS: Final = 10_000  # rows of a Python bundle and of an Arrow batch: they must be equal (infra/DESIGN.md §4)
+KAFKA_COLUMNS: Final = ("kafka_partition", "kafka_offset", "kafka_appended", "kafka_key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Where the feature job runs and what it may cost."""
+
+    kafka: str  # bootstrap servers
+    project: str = PROJECT  # the registry's project; it begins the job's name and its transactions
+    parallelism: int = 1
+    max_outage_ms: int = 24 * 3600 * 1000  # how long the job may be down and still correct the tiles it had open
+    mini_batch_ms: int = 100  # aggregates are sent on this often: half of what freshness costs (tests/bench)
+    mini_batch_rows: int = 20_000  # … or after this many rows
+    bundle_ms: int = 50  # a Python step answers at least this often
+    buffer_ms: int = 20  # a record waits at most this long for its network buffer to fill
+    checkpoint_ms: int = 2_000
+    checkpoint_dir: str | None = None  # a URI; None: the cluster's execution.checkpointing.dir
+    state_backend: str = "hashmap"  # "rocksdb" where the keys of a day do not fit into memory
+    transaction_timeout_ms: int = 900_000  # above checkpoint + restart, and a broker's default limit
+
+    def __post_init__(self) -> None:
+        for name in ("parallelism", "mini_batch_ms", "mini_batch_rows", "bundle_ms", "checkpoint_ms", "max_outage_ms"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.state_backend not in ("hashmap", "rocksdb"):
+            raise ValueError(f"state_backend must be hashmap or rocksdb, got {self.state_backend!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeFunction:
+    """`name(bytes) -> ROW<reason, path, columns…>`: reason is null for a good record, else the columns are."""
+
+    name: str
+    topic: str
+    columns: tuple[tuple[str, str], ...]  # (column, its type: "int", "string", …)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteFunction:
+    """`name(key, …) -> TINYINT` writes the rows of one group under one generation."""
+
+    name: str
+    group: TileGroup | LastGroup
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureJobSql:
+    """The job as text. Execution order: settings, functions, tables, views, then all inserts as one statement set."""
+
+    name: str
+    settings: Mapping[str, str]
+    decoders: tuple[DecodeFunction, ...]
+    writers: tuple[WriteFunction, ...]
+    tables: tuple[str, ...]
+    views: tuple[str, ...]
+    inserts: tuple[str, ...]
+
+    def text(self) -> str:
+        """All of it, as `hailstream jobs render` prints it."""
+        lines = [f"-- {self.name}", ""]
+        lines += [f"SET '{key}' = '{value}';" for key, value in self.settings.items()]
+        lines += ["", "-- Python functions, registered by pipelines/jobs/features.py:"]
+        for decoder in self.decoders:
+            row = ", ".join(f"{column} {SQL_TYPES[kind]}" for column, kind in decoder.columns)
+            lines.append(f"--   {decoder.name}(BYTES) -> ROW<reason STRING, path STRING, {row}>")
+        lines.append("--   dead_letter(topic, partition, offset, reason, path, BYTES) -> BYTES")
+        lines.append("--   ledger_entry(topic, partition, offset, fate, key, event_id, lateness_ms, effect) -> BYTES")
+        for writer in self.writers:
+            lines.append(f"--   {writer.name}(…) -> TINYINT writes {writer.group.name}, generation {writer.generation}")
+        statements = "\n\n".join(f"{statement};" for statement in (*self.tables, *self.views))
+        inserts = "\n\n".join(f"{statement};" for statement in self.inserts)
+        return "\n".join([*lines, "", statements, "", "BEGIN STATEMENT SET;", "", inserts, "", "END;", ""])
+
+
+def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], options: JobOptions) -> FeatureJobSql:
+    """The job that feeds every group of the catalogue. `generations` maps each group's name to its generation.
+
+    Raises: ValueError naming the groups that have no generation (they were not applied).
+    """
+    groups = catalogue.groups()
+    missing = sorted(group.name for group in groups if group.name not in generations)
+    if missing or not groups:
+        raise ValueError(
+            f"not applied: {', '.join(missing) or 'no view at all'}; run `hailstream features apply` first"
+        )
+    name = job_name(generations, options.project)
+    text = _Text()
+    for topic in (DEAD_LETTERS, LEDGER):
+        text.tables.append(_kafka_sink(topic, name, options))
+    for source in catalogue.sources.values():
+        if catalogue.groups_of(source.name):
+            _add_source(text, source, catalogue, generations, options)
+    horizons = [s.dedup.horizon_ms for s in catalogue.sources.values() if s.dedup and catalogue.groups_of(s.name)]
+    return FeatureJobSql(
+        name=name,
+        settings=_settings(name, max(horizons, default=0), options),
+        decoders=tuple(text.decoders),
+        writers=tuple(text.writers),
+        tables=tuple(text.tables),
+        views=tuple(text.views),
+        inserts=tuple(text.inserts),
+    )
+
+
+def job_name(generations: Mapping[str, int], project: str = PROJECT) -> str:
+    """`hailstream-features-g<generation>`: the newest generation that the job writes."""
+    return f"{project}-features-g{max(generations.values())}"
+
+
+@dataclass
+class _Text:
+    decoders: list[DecodeFunction] = field(default_factory=list)
+    writers: list[WriteFunction] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    views: list[str] = field(default_factory=list)
+    inserts: list[str] = field(default_factory=list)
+
+
+def _settings(name: str, dedup_horizon_ms: int, options: JobOptions) -> dict[str, str]:
+    """Each one is paid for; why is said where it is not plain."""
+    settings = {
+        "pipeline.name": name,
+        "parallelism.default": str(options.parallelism),
+        "table.local-time-zone": "UTC",  # 2.2 loses rows in zones without daylight saving
+        # A decoded record feeds several branches: without this each branch decodes it again.
+        "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": f"{options.mini_batch_ms} ms",
+        "table.exec.mini-batch.size": str(options.mini_batch_rows),
+        # Of the duplicate counts only: groups say their own in a hint. The longest horizon of all sources.
+        "table.exec.state.ttl": f"{dedup_horizon_ms} ms",
+        "python.execution-mode": "process",  # vectorised functions run in no other
+        "python.fn-execution.bundle.size": str(BATCH_ROWS),
+        "python.fn-execution.arrow.batch.size": str(BATCH_ROWS),
+        "python.fn-execution.bundle.time": str(options.bundle_ms),
+        "pipeline.object-reuse": "true",
+        "execution.buffer-timeout.interval": f"{options.buffer_ms} ms",
+        "execution.checkpointing.interval": f"{options.checkpoint_ms} ms",
+        "execution.checkpointing.mode": "EXACTLY_ONCE",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        # While Redis is down the sink waits inside a bundle, and no checkpoint can pass it: that must not fail the job.
+        "execution.checkpointing.timeout": "10 min",
+        "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
+        "state.backend.type": options.state_backend,
+        "state.backend.incremental": "true" if options.state_backend == "rocksdb" else "false",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "2147483647",
+        "restart-strategy.fixed-delay.delay": "1 s",
+    }
+    if options.checkpoint_dir is not None:  # above 5 MB of state a checkpoint without a directory fails, in silence
+        settings["execution.checkpointing.dir"] = options.checkpoint_dir
+    return settings
+
+
+def _add_source(
+    text: _Text, source: Source, catalogue: Catalogue, generations: Mapping[str, int], options: JobOptions
+) -> None:
+    columns = _columns(source, catalogue)
+    text.decoders.append(
+        DecodeFunction(
+            name=f"decode_{source.name}",
+            topic=source.topic,
+            columns=tuple((column, source.schema[column].rstrip("?")) for column in columns),
+        )
+    )
+    text.tables.append(_kafka_source(source, options))
+    text.views += _fate_views(source, columns)
+    text.inserts += [_insert_dead_letters(source), _insert_ledger(source, catalogue)]
+    for group in catalogue.groups_of(source.name):
+        name = _identifier(group)
+        text.writers.append(WriteFunction(name=f"write_{name}", group=group, generation=generations[group.name]))
+        text.tables.append(
+            f"CREATE TEMPORARY TABLE `written_{name}` (\n  `status` TINYINT\n) WITH ('connector' = 'blackhole')"
+        )
+        if isinstance(group, TileGroup):
+            text.views.append(_tile_rows(group))
+            text.inserts.append(_insert_tiles(group, options))
+        else:
+            text.inserts.append(_insert_last(group))
+
+
+def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
+    """The columns that the job needs, in the schema's order: each one costs a conversion into Python and back."""
+    needed = {source.event_id, source.event_time, source.ingest_time}
+    if source.dedup is not None:
+        needed.add(source.dedup.by)
+    for group in catalogue.groups_of(source.name):
+        needed.add(group.key_field)
+        parts: tuple[Partial | LastField, ...] = group.partials if isinstance(group, TileGroup) else group.fields
+        for part in parts:
+            for program in (part.of, part.where):
+                needed |= set() if program is None else program.names
+    return tuple(column for column in source.schema if column in needed)
+
+
+def _kafka_source(source: Source, options: JobOptions) -> str:
+    return f"""CREATE TEMPORARY TABLE `{source.name}` (
+  `kafka_key` BYTES,
+  `kafka_value` BYTES,
+  `kafka_partition` INT METADATA FROM 'partition' VIRTUAL,
+  `kafka_offset` BIGINT METADATA FROM 'offset' VIRTUAL,
+  `kafka_appended` TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL
+) WITH (
+  'connector' = 'kafka',
+  'topic' = '{source.topic}',
+  'properties.bootstrap.servers' = '{options.kafka}',
+  'properties.group.id' = 'hailstream-features',
+  'properties.isolation.level' = 'read_committed',
+  'properties.fetch.max.wait.ms' = '50',
+  'scan.startup.mode' = 'earliest-offset',
+  'key.format' = 'raw',
+  'key.fields' = 'kafka_key',
+  'value.format' = 'raw',
+  'value.fields-include' = 'EXCEPT_KEY'
+)"""
+
+
+def _kafka_sink(topic: str, name: str, options: JobOptions) -> str:
+    """Exactly once: after a restart another copy of a pair may be the duplicate, and then both would stand in the ledger.
+
+    POOLING finds and aborts open transactions of its prefix at start, so that a cancelled job does not hold up readers.
+    """
+    return f"""CREATE TEMPORARY TABLE `{topic}` (
+  `message` BYTES
+) WITH (
+  'connector' = 'kafka',
+  'topic' = '{topic}',
+  'properties.bootstrap.servers' = '{options.kafka}',
+  'properties.transaction.timeout.ms' = '{options.transaction_timeout_ms}',
+  'format' = 'raw',
+  'sink.delivery-guarantee' = 'exactly-once',
+  'sink.transaction-naming-strategy' = 'POOLING',
+  'sink.transactional-id-prefix' = '{name}-{topic}'
+)"""
+
+
+def _fate_views(source: Source, columns: tuple[str, ...]) -> list[str]:
+    """decoded → fields → (counted →) fates → used."""
+    base, carried = source.name, ", ".join(f"`{c}`" for c in (*KAFKA_COLUMNS, *columns))
+    fields = ",\n  ".join(f"`record`.`{column}` AS `{column}`" for column in ("reason", "path", *columns))
+    kafka = ", ".join(f"`{column}`" for column in KAFKA_COLUMNS)
+    views = [
+        f"CREATE TEMPORARY VIEW `{base}_decoded` AS\n"
+        f"SELECT {kafka}, `kafka_value`, decode_{base}(`kafka_value`) AS `record`\nFROM `{base}`",
+        f"CREATE TEMPORARY VIEW `{base}_fields` AS\nSELECT {kafka}, `kafka_value`,\n  {fields}\nFROM `{base}_decoded`",
+    ]
+    late = f"`{source.ingest_time}` - `{source.event_time}` > {source.disorder_ms}"
+    future = f"`{source.event_time}` - `{source.ingest_time}` > {source.future_ms}"
+    if source.dedup is None:
+        good, duplicate = f"`{base}_fields`\nWHERE `reason` IS NULL", ""
+    else:
+        good, duplicate = f"`{base}_counted`", "WHEN `copy` > 1 THEN 'duplicate' "
+        # A running count over arrival stays insert-only; ROW_NUMBER would not, and could not report the copies.
+        views.append(
+            f"CREATE TEMPORARY VIEW `{base}_counted` AS\nSELECT {carried},\n"
+            f"  COUNT(*) OVER (PARTITION BY `{source.dedup.by}` ORDER BY `arrival` "
+            "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `copy`\n"
+            f"FROM (\n  SELECT {carried}, PROCTIME() AS `arrival`\n  FROM `{base}_fields`\n  WHERE `reason` IS NULL\n)"
+        )
+    views.append(
+        f"CREATE TEMPORARY VIEW `{base}_fates` AS\nSELECT {carried},\n"
+        f"  CASE {duplicate}WHEN {future} THEN 'future' WHEN {late} THEN 'late' ELSE 'used' END AS `fate`\nFROM {good}"
+    )
+    views.append(
+        f"CREATE TEMPORARY VIEW `{base}_used` AS\nSELECT {carried}\nFROM `{base}_fates`\nWHERE `fate` = 'used'"
+    )
+    return views
+
+
+def _insert_dead_letters(source: Source) -> str:
+    return (
+        f"INSERT INTO `{DEAD_LETTERS}`\n"
+        f"SELECT dead_letter('{source.topic}', `kafka_partition`, `kafka_offset`, `reason`, `path`, `kafka_value`)\n"
+        f"FROM `{source.name}_fields`\nWHERE `reason` IS NOT NULL"
+    )
+
+
+def _insert_ledger(source: Source, catalogue: Catalogue) -> str:
+    """`effect` says which tiles and values the record would have changed: `group[key]@tile`, `group[key]`."""
+    effects = []
+    for group in catalogue.groups_of(source.name):
+        tile = (
+            f" || CAST({sql_tile(f'`{source.event_time}`', group.hop_ms)} AS STRING)"
+            if isinstance(group, TileGroup)
+            else ""
+        )
+        mark = "]@" if tile else "]"
+        effects.append(f"'{group.name}[' || CAST(`{group.key_field}` AS STRING) || '{mark}'{tile}")
+    listed = ",\n    ".join(effects)
+    return (
+        f"INSERT INTO `{LEDGER}`\n"
+        f"SELECT ledger_entry('{source.topic}', `kafka_partition`, `kafka_offset`, `fate`, `kafka_key`, `{source.event_id}`,\n"
+        f"  `{source.ingest_time}` - `{source.event_time}`,\n  CONCAT_WS(' ',\n    {listed}))\n"
+        f"FROM `{source.name}_fates`\nWHERE `fate` <> 'used'"
+    )
+
+
+def _tile_rows(group: TileGroup) -> str:
+    """What the GROUP BY reads, under a name of its own: the state's TTL is a hint on that name."""
+    name, source = _identifier(group), group.source
+    needed = {n for p in group.partials for program in (p.of, p.where) if program is not None for n in program.names}
+    columns = "".join(f", `{c}`" for c in source.schema if c in needed)
+    return (
+        f"CREATE TEMPORARY VIEW `{name}_rows` AS\n"
+        f"SELECT `{group.key_field}` AS `group_key`, {sql_tile(f'`{source.event_time}`', group.hop_ms)} AS `tile`,\n"
+        f"  `{source.ingest_time}` AS `ingested_ms`, `kafka_appended`{columns}\n"
+        f"FROM `{source.name}_used`\nWHERE `{group.key_field}` IS NOT NULL"
+    )
+
+
+def _insert_tiles(group: TileGroup, options: JobOptions) -> str:
+    name = _identifier(group)
+    ttl_ms = group.hop_ms + group.source.disorder_ms + options.max_outage_ms
+    partials = "".join(f",\n    {_partial(partial)} AS `{partial.name}`" for partial in group.partials)
+    names = "".join(f", `{partial.name}`" for partial in group.partials)
+    return (
+        f"INSERT INTO `written_{name}`\n"
+        f"SELECT write_{name}(`group_key`, `tile`, `num_events`, `applied_through_ms`, {_epoch_ms('kafka_appended')}{names})\n"
+        f"FROM (\n  SELECT /*+ STATE_TTL('{name}_rows' = '{ttl_ms} ms') */ `group_key`, `tile`,\n"
+        "    COUNT(*) AS `num_events`,\n    MAX(`ingested_ms`) AS `applied_through_ms`,\n"
+        f"    MAX(`kafka_appended`) AS `kafka_appended`{partials}\n"
+        f"  FROM `{name}_rows`\n  GROUP BY `group_key`, `tile`\n)"
+    )
+
+
+def _partial(partial: Partial) -> str:
+    """One partial as an aggregate. Integers stay BIGINT and never null, or they would pass through a double on their way."""
+    kept = "" if partial.where is None else f" FILTER (WHERE {_sql(partial.where)})"
+    if partial.function == "count":
+        return f"COUNT({'*' if partial.of is None else _sql(partial.of)}){kept}"
+    assert partial.of is not None
+    kind = SQL_TYPES[partial.type]
+    value = f"{partial.function.upper()}(CAST({_sql(partial.of)} AS {kind})){kept}"
+    if partial.function == "sum":
+        return f"COALESCE({value}, CAST(0 AS {kind}))"
+    if partial.type == "int":  # the identity: it changes nothing when tiles are merged
+        return (
+            f"COALESCE({value}, {'9223372036854775807' if partial.function == 'min' else '-9223372036854775807 - 1'})"
+        )
+    return value
+
+
+def _insert_last(group: LastGroup) -> str:
+    name, source = _identifier(group), group.source
+    values = "".join(f",\n  {_last_value(part)}" for part in group.fields)
+    return (
+        f"INSERT INTO `written_{name}`\n"
+        f"SELECT write_{name}(`{group.key_field}`, `{source.event_time}`, `{source.event_id}`, `kafka_partition`, `kafka_offset`,\n"
+        f"  `{source.ingest_time}`, {_epoch_ms('kafka_appended')}{values})\n"
+        f"FROM `{source.name}_used`\nWHERE `{group.key_field}` IS NOT NULL"
+    )
+
+
+def _last_value(part: LastField) -> str:
+    value = f"CAST({_sql(part.of)} AS {SQL_TYPES[part.type]})"
+    return value if part.where is None else f"CASE WHEN {_sql(part.where)} THEN {value} END"
+
+
+def _sql(program: Program) -> str:
+    return to_sql(program, "flink", lambda name: f"`{name}`")
+
+
+def _epoch_ms(column: str) -> str:
+    """A TIMESTAMP_LTZ as BIGINT milliseconds: timestamps cross into Python differently from mode to mode."""
+    return f"EXTRACT(EPOCH FROM `{column}`) * 1000 + EXTRACT(MILLISECOND FROM `{column}`)"
+
+
+def _identifier(group: TileGroup | LastGroup) -> str:
+    return group.name.replace(".", "_")
