@@ -45,6 +45,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _KEY = re.compile(r"""^\s*(?:-\s+)*(?:[\w.*-]+|'[^']*'|"[^"]*")\s*:\s+|^\s*-\s+""")
 _FLOW_ENTRY = re.compile(r"[{,]\s*[\w.]+\s*:\s+")
+_Place = tuple[str, int, int, int, tuple[str, ...]]
 _ESCAPE_LENGTH = {"x": 4, "u": 6, "U": 10}
 
 
@@ -63,7 +64,7 @@ class Node:
 class ScalarNode(Node):
     """A scalar. `value` is None, bool, int, float or str; `text` is what was written, without quotes."""
 
-    value: None | bool | int | float | str
+    value: bool | int | float | str | None
     text: str
     segments: tuple[tuple[int, int, int], ...] = field(default=(), repr=False, compare=False)
 
@@ -160,11 +161,11 @@ class _Loader(yaml.SafeLoader):
     """The safe loader, used up to its node graph only; it keeps explicit tags and refuses aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
-            event = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
             raise yaml.composer.ComposerError(None, None, f"alias '*{event.anchor}' is not read", event.start_mark)
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        event = self.peek_event()
+        node = super().compose_node(parent, index)
         node.written_tag, node.written_anchor = event.tag, event.anchor
         return node
 
@@ -209,7 +210,7 @@ class _Builder:
                 seen[key.text] = key
                 yield key, value
 
-    def _scalar(self, node: Any, place: tuple[Any, ...]) -> ScalarNode:
+    def _scalar(self, node: Any, place: _Place) -> ScalarNode:
         scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text))
         if node.style is None:
             self._refuse_cut_by_comment(node, scalar)
@@ -222,7 +223,7 @@ class _Builder:
             message = "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
             self._note(scalar, "yaml-trap", message, _quote_hint(self._line_from(scalar)))
 
-    def _refuse_tag(self, node: Any, place: tuple[Any, ...]) -> None:
+    def _refuse_tag(self, node: Any, place: _Place) -> None:
         if node.written_tag is not None:
             line, col = node.start_mark.line + 1, node.start_mark.column + 1
             found = Node(self.file, line, col, col + 1, self.lines)
@@ -235,7 +236,7 @@ class _Builder:
     def _line_from(self, node: Node) -> str:
         return self.lines[node.line - 1][node.col - 1 :].strip()
 
-    def _place(self, node: Any) -> tuple[str, int, int, int, tuple[str, ...]]:
+    def _place(self, node: Any) -> _Place:
         start, end = node.start_mark, node.end_mark
         line_end = len(self.lines[start.line].rstrip())
         end_col = end.column if end.line == start.line else line_end
@@ -245,7 +246,7 @@ class _Builder:
         self.mistakes.append(mistake(node, kind, message, hint))
 
 
-def _core_value(node: Any) -> None | bool | int | float | str:
+def _core_value(node: Any) -> bool | int | float | str | None:
     """A plain scalar by YAML 1.2's core schema; any other style is text."""
     text: str = node.value
     if node.style is not None:
