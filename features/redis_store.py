@@ -1,25 +1,57 @@
 """Tiles and last values in Redis: guarded writes, one-round-trip reads, and what has been applied.
 
-The only file (with features/registry_redis.py) that imports redis. Bytes are made and read in features/packing.py, the
-server-side guards are features/lua/*.lua, what is read and how it is merged is features/read_plan.py.
+The one file of this room, beside features/feast_store.py, that talks to Redis. Bytes are made and read in
+features/packing.py, the server-side guards are features/lua/*.lua, what is read and how it is merged is in
+features/read_plan.py. Scripts, not functions, so that Redis 6.2 serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
+import redis
 from numpy.typing import NDArray
 
-from features.spec import PROJECT, LastGroup, TileGroup
+from features import freshness
+from features.coalesce import coalesce_last, coalesce_tiles
+from features.lua import script
+from features.packing import CELL_BYTES, GroupKeys, KeyEncoder, pack_tiles, record_cells
+from features.read_plan import ReadPlan, compile_read_plan
+from features.rows import FeatureBatch
+from features.spec import PROJECT, Entity, Group, LastGroup, TileGroup
+from features.store import APPLIED, GroupStats, StoreError
+from features.window import DAY_MS
+
+__all__ = ["FeatureReader", "ReadPlan", "TileWriter", "compile_read_plan", "group_stats"]
+
+KEYS_PER_CALL: Final = 32  # one script call serves this many keys: tests/bench/bench_tiles.py
+CALLS_PER_PIPELINE: Final = 64
+COUNTED_SPAN_MS: Final = 2 * DAY_MS  # event time for which a tile that left its span is still known to `used`
+EVICTION_SLACK: Final = 16  # expired records that wait for each other, so that moving them is rare
+OFFSETS_PER_BLOCK: Final = 1 << 20
+
+
+def expiry_ms(group: Group) -> int:
+    """Wall-clock expiry of a key that is no longer written. It collects garbage only: never under two days, so that
+    a replay of old data, at whatever speed, finds what the first run wrote."""
+    retained_ms = group.retain_tiles * group.hop_ms if isinstance(group, TileGroup) else 28 * DAY_MS
+    return max(2 * DAY_MS, 2 * retained_ms)
 
 
 class TileWriter:
     """Writes batches of tiles and last values, each guarded on the server. One per thread: it owns one connection."""
 
     def __init__(self, redis_url: str, project: str = PROJECT, *, timeout_s: float = 5.0) -> None:
-        raise NotImplementedError
+        self._address = address_of(redis_url)
+        self._project = project
+        self._client = connect(redis_url, timeout_s, single_connection=True)
+        self._encoders: dict[Entity, KeyEncoder] = {}
+        self._shas: dict[str, bytes] = {}
 
     def write_tiles(
         self,
@@ -41,7 +73,28 @@ class TileWriter:
         None; appended_ms (N,) Kafka append wall time. applied_through_ms is the batch's highest ingest time.
         Raises: StoreError naming the address when Redis cannot be reached: write the same batch again, it is idempotent.
         """
-        raise NotImplementedError
+        names = GroupKeys(self._project, group.name, generation)
+        batch = coalesce_tiles(keys, pack_tiles(group, np.asarray(tiles), np.asarray(counts), partials))
+        encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
+        head = [
+            record_cells(group) * CELL_BYTES,
+            group.retain_tiles,
+            expiry_ms(group),
+            max(COUNTED_SPAN_MS // group.hop_ms, 1) + group.retain_tiles,
+            EVICTION_SLACK,
+        ]
+        calls = [
+            (
+                [names.used, names.forgotten, *encoded[first : first + KEYS_PER_CALL]],
+                [*head, *batch.records[first : first + KEYS_PER_CALL]],
+            )
+            for first in range(0, len(encoded), KEYS_PER_CALL)
+        ]
+        replies = b"".join(self._call("write_tiles", calls))
+        status = np.zeros(len(keys), dtype=np.uint8)
+        status[batch.rows] = np.frombuffer(replies, dtype=np.uint8) - ord("0")
+        self._mark(names, applied_through_ms, status != 0, appended_ms, now_ms, None, expiry_ms(group))
+        return status
 
     def write_last(
         self,
@@ -62,8 +115,204 @@ class TileWriter:
         `values[field.name]` has N items, None where the field's `where` is not true or its `of` is null.
         `positions` = (Kafka partition (N,), offset (N,)): with it every record is counted in `used` exactly once,
         whatever is sent again; without it `used` does not move, because a maximum cannot tell how many it has seen.
+        Raises: StoreError as `write_tiles`.
         """
-        raise NotImplementedError
+        names = GroupKeys(self._project, group.name, generation)
+        batch = coalesce_last(group, keys, event_time_ms, event_ids, values)
+        encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
+        calls = [
+            (
+                encoded[first : first + KEYS_PER_CALL],
+                [len(group.fields), expiry_ms(group), *batch.cells[first : first + KEYS_PER_CALL]],
+            )
+            for first in range(0, len(encoded), KEYS_PER_CALL)
+        ]
+        won = np.frombuffer(b"".join(self._call("write_last", calls)), dtype=np.uint8) == ord("1")
+        status = np.zeros(len(keys), dtype=np.uint8)
+        status[batch.rows[won]] = APPLIED
+        self._mark(names, applied_through_ms, status == APPLIED, appended_ms, now_ms, positions, expiry_ms(group))
+        return status
 
     def close(self) -> None:
-        raise NotImplementedError
+        self._client.close()
+
+    def _encoder(self, entity: Entity) -> KeyEncoder:
+        return self._encoders.setdefault(entity, KeyEncoder(entity))
+
+    def _mark(
+        self,
+        names: GroupKeys,
+        applied_through_ms: int,
+        applied: NDArray[np.bool_],
+        appended_ms: NDArray[np.int64] | None,
+        now_ms: int | None,
+        positions: tuple[Sequence[int], Sequence[int]] | None,
+        bitmap_expiry_ms: int,
+    ) -> None:
+        """A step of its own after every write has been answered: a heartbeat must not run ahead of its values."""
+        histogram = b""
+        if appended_ms is not None and applied.any():
+            now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+            histogram = freshness.pack_histogram(now_ms - np.asarray(appended_ms)[applied])
+        bitmaps = list(_bitmaps(names, positions)) if positions is not None else []
+        keys = [names.heartbeat, names.freshness, names.used, *(name for name, _ in bitmaps)]
+        args = [applied_through_ms, bitmap_expiry_ms, histogram, *(offsets for _, offsets in bitmaps)]
+        self._call("mark_applied", [(keys, args)])
+
+    def _call(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
+        """Run one script many times, pipelined; replies in order.
+
+        A Redis that restarted has forgotten its scripts and answers NOSCRIPT for calls that had no effect: the script
+        is loaded again and only those are repeated.
+        """
+        replies: list[Any] = []
+        with store_errors(self._address):
+            for first in range(0, len(calls), CALLS_PER_PIPELINE):
+                part = calls[first : first + CALLS_PER_PIPELINE]
+                got = self._pipeline(name, part)
+                forgotten = [i for i, reply in enumerate(got) if isinstance(reply, redis.exceptions.NoScriptError)]
+                if forgotten:
+                    self._shas.pop(name, None)
+                    for i, reply in zip(forgotten, self._pipeline(name, [part[i] for i in forgotten]), strict=True):
+                        got[i] = reply
+                for reply in got:
+                    if isinstance(reply, Exception):
+                        raise StoreError(f"Redis at {self._address} refused {name}: {reply}") from reply
+                replies.extend(got)
+        return replies
+
+    def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
+        if name not in self._shas:
+            sha = self._client.script_load(script(name))
+            self._shas[name] = sha if isinstance(sha, bytes) else str(sha).encode()
+        pipeline = self._client.pipeline(transaction=False)
+        for keys, args in calls:
+            pipeline.execute_command("EVALSHA", self._shas[name], len(keys), *keys, *args)
+        return pipeline.execute(raise_on_error=False)
+
+
+class FeatureReader:
+    """Reads the features of all roles of a request in one round trip. Safe to share between threads."""
+
+    def __init__(self, redis_url: str, project: str = PROJECT, *, timeout_s: float = 2.0) -> None:
+        self._address = address_of(redis_url)
+        self._project = project
+        self._client = connect(redis_url, timeout_s)
+
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int) -> dict[str, FeatureBatch]:
+        """Features by role; rows in the order of that role's keys.
+
+        Raises: KeyError for a role without keys; TypeError for a key of the wrong type; StoreError naming the address
+        when Redis cannot be reached within the timeout.
+        """
+        names = plan.store_keys(self._project, keys)
+        with store_errors(self._address):
+            values: list[bytes | None] = self._client.mget(names)  # type: ignore[assignment]
+        return plan.assemble(values, keys, as_of_ms)
+
+    def ping(self) -> None:
+        """Raises: StoreError when Redis cannot be reached."""
+        with store_errors(self._address):
+            self._client.ping()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def group_stats(
+    redis_url: str, groups: Iterable[tuple[Group, int]], project: str = PROJECT, *, timeout_s: float = 5.0
+) -> dict[str, GroupStats]:
+    """Per group name: records used, heartbeat, freshness. `groups` = (group, generation), as `Registry.groups()` gives."""
+    wanted = list(groups)
+    client = connect(redis_url, timeout_s)
+    with store_errors(address_of(redis_url)):
+        pipeline = client.pipeline(transaction=False)
+        for group, generation in wanted:
+            names = GroupKeys(project, group.name, generation)
+            pipeline.mget([names.used, names.forgotten, names.heartbeat])
+            pipeline.hgetall(names.freshness.decode())
+        replies = pipeline.execute()
+        client.close()
+    out: dict[str, GroupStats] = {}
+    for (group, generation), numbers, histogram in zip(wanted, replies[::2], replies[1::2], strict=True):
+        buckets = {int(bucket): int(count) for bucket, count in histogram.items()}
+        out[group.name] = GroupStats(
+            generation=generation,
+            used=int(numbers[0] or 0),
+            forgotten=int(numbers[1] or 0),
+            applied_through_ms=None if numbers[2] is None else int(numbers[2]),
+            num_fresh=sum(buckets.values()),
+            freshness_p50_ms=freshness.percentile_ms(buckets, 0.50),
+            freshness_p99_ms=freshness.percentile_ms(buckets, 0.99),
+        )
+    return out
+
+
+def connect(redis_url: str, timeout_s: float, *, single_connection: bool = False) -> redis.Redis:
+    """A client that answers or fails within the timeout. It retries nothing by itself: callers know what is safe."""
+    return redis.Redis.from_url(
+        redis_url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=min(timeout_s, 2.0),
+        socket_keepalive=True,
+        single_connection_client=single_connection,
+    )
+
+
+def address_of(redis_url: str) -> str:
+    """host:port of a URL, without a password that it may carry."""
+    parts = urlsplit(redis_url)
+    return f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
+
+
+@contextmanager
+def store_errors(address: str) -> Iterator[None]:
+    """Turn the client's connection errors into a StoreError that says where and what to do."""
+    try:
+        yield
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+        raise StoreError(
+            f"Redis at {address} cannot be reached: {error}. Start it (`hailstream up`) or pass its address"
+        ) from error
+    except redis.exceptions.RedisError as error:
+        raise StoreError(f"Redis at {address} refused: {error}") from error
+
+
+def read_document(redis_url: str, key: str, *, timeout_s: float = 5.0) -> bytes | None:
+    """The registry's bytes, or None. Raises: StoreError."""
+    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
+        return client.get(key)
+
+
+def read_history(redis_url: str, key: str, *, timeout_s: float = 5.0) -> list[bytes]:
+    """The entries of the registry's history, oldest first. Raises: StoreError."""
+    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
+        return client.lrange(key, 0, -1)
+
+
+def swap_document(
+    redis_url: str, keys: tuple[str, str], expected: bytes | None, new: bytes, entry: bytes, *, timeout_s: float = 5.0
+) -> bool:
+    """Replace (document, history) where the document is still what was read; False where somebody was faster."""
+    document, history = keys
+    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
+        pipeline = client.pipeline(transaction=True)
+        pipeline.watch(document)
+        if pipeline.get(document) != expected:
+            return False
+        pipeline.multi()
+        pipeline.set(document, new)
+        pipeline.rpush(history, entry)
+        try:
+            pipeline.execute()
+        except redis.exceptions.WatchError:
+            return False
+        return True
+
+
+def _bitmaps(names: GroupKeys, positions: tuple[Sequence[int], Sequence[int]]) -> Iterator[tuple[bytes, bytes]]:
+    partitions, offsets = (np.asarray(p, dtype=np.int64) for p in positions)
+    blocks = offsets // OFFSETS_PER_BLOCK
+    for partition, block in sorted(set(zip(partitions.tolist(), blocks.tolist(), strict=True))):
+        here = (partitions == partition) & (blocks == block)
+        yield names.offsets(partition, block), (offsets[here] % OFFSETS_PER_BLOCK).astype("<u4").tobytes()

@@ -1,0 +1,83 @@
+"""A batch of rows to one write per key: what the newest row of each tile or field is, found before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.packing import ABSENT_CELL, pack_last_cell, pack_value
+from features.spec import LastGroup
+
+
+@dataclass(frozen=True)
+class TileBatch:
+    """records[k]: the packed records of keys[k], unique tiles, newest first. rows: of which input row each record is."""
+
+    keys: list[str | int]
+    records: list[bytes]
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LastBatch:
+    """cells[k]: the packed cells of keys[k], one per field. rows (keys * fields,): of which input row each cell is."""
+
+    keys: list[str | int]
+    cells: list[bytes]
+    rows: NDArray[np.int64]
+
+
+def coalesce_tiles(keys: Sequence[str | int], cells: NDArray[np.int64]) -> TileBatch:
+    """Of rows with one key and tile only the highest count is kept: the others could never win.
+
+    Shapes: keys N; cells (N, 2 + P) as packing.pack_tiles gives them.
+    """
+    if not len(keys):
+        return TileBatch([], [], np.empty(0, dtype=np.int64))
+    seen: dict[str | int, int] = {}
+    codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), dtype=np.int64, count=len(keys))
+    order = np.lexsort((-cells[:, 1], -cells[:, 0], codes))
+    codes, cells = codes[order], cells[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (codes[1:] != codes[:-1]) | (cells[1:, 0] != cells[:-1, 0])
+    codes, cells, order = codes[first], np.ascontiguousarray(cells[first]), order[first]
+    data, width = cells.tobytes(), cells.shape[1] * cells.itemsize
+    edges = (np.searchsorted(codes, np.arange(len(seen) + 1)) * width).tolist()
+    return TileBatch(list(seen), [data[a:b] for a, b in pairwise(edges)], order)
+
+
+def coalesce_last(
+    group: LastGroup,
+    keys: Sequence[str | int],
+    event_time_ms: NDArray[np.int64],
+    event_ids: Sequence[str],
+    values: Mapping[str, Sequence[Any]],
+) -> LastBatch:
+    """Per key and field the row with the highest (event time, event id bytes) among those that carry a value."""
+    times = np.asarray(event_time_ms).tolist()
+    ids = [event_id.encode() for event_id in event_ids]
+    best: dict[str | int, list[int]] = {}
+    for f, field in enumerate(group.fields):
+        for row, value in enumerate(values[field.name]):
+            if value is None or value != value:
+                continue
+            rows = best.setdefault(keys[row], [-1] * len(group.fields))
+            at = rows[f]
+            if at < 0 or (times[row], ids[row]) > (times[at], ids[at]):
+                rows[f] = row
+    cells = [
+        b"".join(
+            ABSENT_CELL
+            if row < 0
+            else pack_last_cell(times[row], ids[row], pack_value(field.type, values[field.name][row]))
+            for field, row in zip(group.fields, rows, strict=True)
+        )
+        for rows in best.values()
+    ]
+    flat = [row for rows in best.values() for row in rows]
+    return LastBatch(list(best), cells, np.array(flat, dtype=np.int64))

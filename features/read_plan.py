@@ -1,0 +1,336 @@
+"""What a request reads, compiled once: which keys, and how their bytes become columns, statuses and ages.
+
+`compile_read_plan` resolves views, groups and generations; `ReadPlan.store_keys` lists the keys of one MGET (heartbeats
+first, then per role and group one key per entity); `ReadPlan.assemble` turns the answers into a FeatureBatch per role.
+Nothing here knows Redis: features/redis_store.py and features/store.py bring the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.expr import Column, evaluate
+from features.packing import NUM_FIXED_CELLS, GroupKeys, KeyEncoder, unpack_last, unpack_tiles
+from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.spec import FeatureSpec, FeatureView, LastGroup, TileGroup, partials_of
+from features.window import window_tiles
+
+if TYPE_CHECKING:
+    from features.registry import Registry
+
+_UFUNCS: Final = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Partials of one function and type, reduced together. `cells` are their places in a tile record."""
+
+    ufunc: np.ufunc
+    is_double: bool
+    cells: NDArray[np.int64]
+    identity: int | float
+
+
+@dataclass(frozen=True)
+class WindowRead:
+    """All features of one window of one group. `features`: (place in the view, spec, places of its partials)."""
+
+    window_ms: int
+    reductions: tuple[Reduction, ...]
+    features: tuple[tuple[int, FeatureSpec, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class TileRead:
+    group: TileGroup
+    names: GroupKeys
+    windows: tuple[WindowRead, ...]
+
+
+@dataclass(frozen=True)
+class LastRead:
+    """`features`: (place in the view, spec, place of its field in the group)."""
+
+    group: LastGroup
+    names: GroupKeys
+    features: tuple[tuple[int, FeatureSpec, int], ...]
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """One role's view. `derived` holds the places of its expressions, each behind what it reads."""
+
+    role: str
+    view: FeatureView
+    generation: int
+    encoder: KeyEncoder
+    reads: tuple[TileRead | LastRead, ...]
+    derived: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Immutable: a plan stays right until another registry is applied."""
+
+    project: str
+    fingerprint: str
+    roles: tuple[RolePlan, ...]
+    heartbeats: tuple[bytes, ...]
+
+    def store_keys(self, project: str, keys: Mapping[str, Sequence[str | int]]) -> list[bytes]:
+        """The keys of one MGET, heartbeats first.
+
+        Raises: KeyError for a role without keys, ValueError for a project that the plan was not made for.
+        """
+        if project != self.project:
+            raise ValueError(f"this plan reads project {self.project!r}, the store holds {project!r}")
+        names = list(self.heartbeats)
+        for role in self.roles:
+            if role.role not in keys:
+                raise KeyError(f"no keys for role {role.role!r} (view {role.view.name}); got {sorted(keys)}")
+            encoded = role.encoder.encode_many(keys[role.role])
+            for read in role.reads:
+                suffix = read.names.suffix
+                names.extend([key + suffix for key in encoded])
+        return names
+
+    def assemble(
+        self, values: Sequence[bytes | None], keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+    ) -> dict[str, FeatureBatch]:
+        """The answers to `store_keys`, in its order, as one batch per role."""
+        at = len(self.heartbeats)
+        beats = {
+            name: None if value is None else int(value)
+            for name, value in zip(self.heartbeats, values[:at], strict=True)
+        }
+        out: dict[str, FeatureBatch] = {}
+        for role in self.roles:
+            num_rows = len(keys[role.role])
+            assembly = _Assembly(role, num_rows, as_of_ms)
+            for read in role.reads:
+                part, at = values[at : at + num_rows], at + num_rows
+                if isinstance(read, TileRead):
+                    assembly.tiles(read, part, beats[read.names.heartbeat])
+                else:
+                    assembly.last(read, part, beats[read.names.heartbeat])
+            through = [beats[read.names.heartbeat] for read in role.reads]
+            known = [beat for beat in through if beat is not None]
+            out[role.role] = assembly.batch(min(known) if known and len(known) == len(through) else None)
+        return out
+
+
+def compile_read_plan(registry: Registry, roles: Mapping[str, str]) -> ReadPlan:
+    """Resolve role -> view name against what is applied.
+
+    Raises: KeyError naming the known views.
+    """
+    compiled = tuple(_role_plan(registry, role, view_name) for role, view_name in roles.items())
+    beats = dict.fromkeys(read.names.heartbeat for role in compiled for read in role.reads)
+    return ReadPlan(registry.project, registry.fingerprint, compiled, tuple(beats))
+
+
+def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
+    catalogue = registry.catalogue
+    view = catalogue.views.get(view_name)
+    if view is None:
+        raise KeyError(f"role {role!r}: view {view_name!r} is not applied; applied are {sorted(catalogue.views)}")
+    tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec, tuple[int, ...]]]]]] = {}
+    lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
+    for place, spec in enumerate(view.features):
+        if spec.aggregate is None:
+            continue
+        group = catalogue.group_for(view, spec)
+        if isinstance(group, TileGroup):
+            assert spec.window_ms is not None
+            partials = tuple(group.index_of(function, of, spec.where) for function, of, _ in partials_of(spec))
+            windows = tiles.setdefault(group.name, (group, {}))[1]
+            windows.setdefault(spec.window_ms, []).append((place, spec, partials))
+        else:
+            assert spec.of is not None
+            lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec.of, spec.where)))
+
+    def names(group: TileGroup | LastGroup) -> GroupKeys:
+        return GroupKeys(registry.project, group.name, registry.generation_of(group.name))
+
+    reads: list[TileRead | LastRead] = [
+        TileRead(
+            group,
+            names(group),
+            tuple(WindowRead(window, _reductions(group, fs), tuple(fs)) for window, fs in windows.items()),
+        )
+        for group, windows in tiles.values()
+    ]
+    reads += [LastRead(group, names(group), tuple(features)) for group, features in lasts.values()]
+    return RolePlan(
+        role, view, registry.view_generation(view.name), KeyEncoder(view.entity), tuple(reads), evaluation_order(view)
+    )
+
+
+def _reductions(
+    group: TileGroup, features: Sequence[tuple[int, FeatureSpec, tuple[int, ...]]]
+) -> tuple[Reduction, ...]:
+    kinds: dict[tuple[np.ufunc, str, int | float], list[int]] = {}
+    for p in sorted({p for _, _, partials in features for p in partials}):
+        partial = group.partials[p]
+        kinds.setdefault((_UFUNCS[partial.function], partial.type, partial.identity), []).append(p + NUM_FIXED_CELLS)
+    return tuple(
+        Reduction(ufunc, type_name == "double", np.array(cells), identity)
+        for (ufunc, type_name, identity), cells in kinds.items()
+    )
+
+
+def evaluation_order(view: FeatureView) -> tuple[int, ...]:
+    """Places of the view's expressions, each behind the expressions that it reads. The loader refuses cycles."""
+    places = {spec.name: place for place, spec in enumerate(view.features)}
+    order: list[int] = []
+
+    def visit(place: int) -> None:
+        program = view.features[place].expr
+        if program is None or place in order:
+            return
+        for name in sorted(program.names):
+            visit(places[name])
+        order.append(place)
+
+    for place in range(len(view.features)):
+        visit(place)
+    return tuple(order)
+
+
+def reduce_window(
+    cells: NDArray[np.int64], rows: NDArray[np.int64], num_rows: int, first: int, last: int, read: WindowRead
+) -> dict[int, NDArray[Any]]:
+    """Merge each key's tiles first..last.
+
+    Shapes: cells (N, 2 + P) of all keys one after the other; rows (N,) ascending, the key of each; returns by partial
+    (R,), the identity where a key has no tile in the window.
+    """
+    inside = (cells[:, 0] >= first) & (cells[:, 0] <= last)
+    chosen, num_tiles = cells[inside], np.bincount(rows[inside], minlength=num_rows)
+    present = num_tiles > 0
+    starts = (np.cumsum(num_tiles) - num_tiles)[present]
+    out: dict[int, NDArray[Any]] = {}
+    for reduction in read.reductions:
+        data = (chosen.view("<f8") if reduction.is_double else chosen)[:, reduction.cells]
+        merged = np.full((num_rows, len(reduction.cells)), reduction.identity, dtype=data.dtype)
+        if len(starts):
+            merged[present] = reduction.ufunc.reduceat(data, starts, axis=0)
+        for column, cell in enumerate(reduction.cells.tolist()):
+            out[cell - NUM_FIXED_CELLS] = merged[:, column]
+    return out
+
+
+class _Assembly:
+    """One role's columns while they are filled. R rows, F features."""
+
+    def __init__(self, plan: RolePlan, num_rows: int, as_of_ms: int) -> None:
+        self.plan, self.num_rows, self.as_of_ms = plan, num_rows, as_of_ms
+        self.specs = plan.view.features
+        self.columns: dict[str, NDArray[Any]] = {}
+        self.valid: dict[str, NDArray[np.bool_]] = {}
+        self.statuses = np.full((num_rows, len(self.specs)), Status.MISSING, dtype=np.uint8)
+        self.ages_ms = np.full((num_rows, len(self.specs)), UNKNOWN_AGE_MS, dtype=np.int64)
+
+    def tiles(self, read: TileRead, values: Sequence[bytes | None], beat_ms: int | None) -> None:
+        """Windowed features. The age of all of them is that of the heartbeat."""
+        age_ms = UNKNOWN_AGE_MS if beat_ms is None else max(self.as_of_ms - beat_ms, 0)
+        stale = age_ms > self.plan.view.max_age_ms
+        lists = [value or b"" for value in values]
+        cells = unpack_tiles(read.group, b"".join(lists))
+        width_bytes = cells.shape[1] * cells.itemsize
+        num_tiles = np.fromiter((len(one) // width_bytes for one in lists), dtype=np.int64, count=len(lists))
+        rows = np.repeat(np.arange(self.num_rows), num_tiles)
+        for window in read.windows:
+            first, last = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
+            merged = reduce_window(cells, rows, self.num_rows, first, last, window)
+            for place, spec, partials in window.features:
+                column, known = _finish(spec, [merged[p] for p in partials], read.group, partials)
+                if beat_ms is None or stale:
+                    known = np.zeros(self.num_rows, dtype=bool)
+                    otherwise = Status.MISSING if beat_ms is None else Status.STALE
+                else:
+                    otherwise = Status.NULL
+                self.ages_ms[:, place] = age_ms
+                self._put(place, column, known, np.where(known, Status.PRESENT, otherwise))
+
+    def last(self, read: LastRead, values: Sequence[bytes | None], beat_ms: int | None) -> None:
+        """Last values: each has an age of its own. One that was never seen is missing, also of a live view."""
+        stored = [None if value is None else unpack_last(read.group, value) for value in values]
+        for place, spec, field in read.features:
+            column = empty_column(spec.type, self.num_rows)
+            statuses = np.full(self.num_rows, Status.MISSING, dtype=np.uint8)
+            for row, cells in enumerate(stored):
+                cell = None if cells is None else cells[field]
+                if cell is None:
+                    continue
+                time_ms, column[row] = cell
+                age_ms = max(self.as_of_ms - time_ms, 0)
+                self.ages_ms[row, place] = age_ms
+                statuses[row] = Status.STALE if age_ms > self.plan.view.max_age_ms else Status.PRESENT
+            self._put(place, column, statuses == Status.PRESENT, statuses)
+
+    def batch(self, applied_through_ms: int | None) -> FeatureBatch:
+        for place in self.plan.derived:
+            self._derive(place)
+        return FeatureBatch(
+            view=self.plan.view.name,
+            generation=self.plan.generation,
+            applied_through_ms=applied_through_ms,
+            names=tuple(spec.name for spec in self.specs),
+            types=tuple(spec.type for spec in self.specs),
+            columns=self.columns,
+            valid=self.valid,
+            statuses=self.statuses,
+            ages_ms=self.ages_ms,
+        )
+
+    def _derive(self, place: int) -> None:
+        """An expression over the view's columns. Where an input that is never null in a live view is not there, the
+        result is not there for the same reason; else the expression decides what null means."""
+        spec = self.specs[place]
+        assert spec.expr is not None
+        names = sorted(spec.expr.names)
+        inputs = [next(i for i, s in enumerate(self.specs) if s.name == name) for name in names]
+        result = evaluate(spec.expr, {name: Column(self.columns[name], self.valid[name]) for name in names})
+        values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
+        known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
+        reason = np.full(self.num_rows, Status.NULL, dtype=np.uint8)
+        for status in (Status.STALE, Status.MISSING):
+            for i in inputs:
+                reason[self.statuses[:, i] == status] = status
+        for i in inputs:
+            if not self.specs[i].nullable:
+                known &= self.valid[self.specs[i].name]
+        if inputs:
+            self.ages_ms[:, place] = self.ages_ms[:, inputs].max(axis=1)
+        self._put(place, values, known, np.where(known, Status.PRESENT, reason))
+
+    def _put(self, place: int, column: NDArray[Any], known: NDArray[np.bool_], statuses: NDArray[Any]) -> None:
+        """File a finished column; the declared default stands in where nothing is known."""
+        spec = self.specs[place]
+        filler = spec.default if spec.default is not None else ("" if spec.type == "string" else 0)
+        if not known.all():
+            column = column.copy()
+            column[~known] = filler
+            if spec.default is not None:
+                statuses = np.where(known, statuses, Status.DEFAULT)
+                known = np.ones(self.num_rows, dtype=bool)
+        self.columns[spec.name], self.valid[spec.name] = column, known
+        self.statuses[:, place] = statuses
+
+
+def _finish(
+    spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, partials: Sequence[int]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Merged partials to values and where there is one. The sum or count of nothing is 0, its average null."""
+    if spec.aggregate in ("count", "sum"):
+        return merged[0], np.ones(len(merged[0]), dtype=bool)
+    if spec.aggregate == "avg":
+        known = merged[1] > 0
+        return merged[0].astype(np.float64) / np.maximum(merged[1], 1), known
+    return merged[0], merged[0] != group.partials[partials[0]].identity
