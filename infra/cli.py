@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.commands import stack
+from infra.commands import engine, features, jobs, samples, stack, training, trips
 
 app = typer.Typer(
     name="hailstream",
@@ -17,6 +17,17 @@ STACK = "Local stack"
 app.command(rich_help_panel=STACK)(stack.up)
 app.command(rich_help_panel=STACK)(stack.down)
 app.command(rich_help_panel=STACK)(stack.status)
+FEATURES = "Events and features"
+app.command(rich_help_panel=FEATURES)(trips.replay)
+app.add_typer(features.app, name="features", rich_help_panel=FEATURES)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=FEATURES)
+DECISIONS = "Decisions"
+app.command(rich_help_panel=DECISIONS)(engine.serve)
+app.add_typer(engine.app, name="strategies", rich_help_panel=DECISIONS)
+MODELS = "Samples and models"
+app.add_typer(samples.app, name="samples", rich_help_panel=MODELS)
+app.command(rich_help_panel=MODELS)(training.train)
+app.add_typer(training.app, name="models", rich_help_panel=MODELS)
 
 
 def main() -> None:

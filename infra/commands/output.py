@@ -16,7 +16,8 @@ from rich.table import Table
 
 from infra.local.stack import Stack
 
-out = Console(highlight=False)
+WIDTH = None if sys.stdout.isatty() else 180  # tables in a pipe or a log are not folded to 80 columns
+out = Console(highlight=False, width=WIDTH)
 err = Console(stderr=True, highlight=False)
 ROOMS = {"features", "kernels", "engine", "pipelines", "infra"}
 
@@ -78,15 +79,19 @@ def fail(message: str, *, code: int = 1) -> NoReturn:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turns the rooms' own errors into messages. Anything else is a fault of ours and keeps its traceback."""
+def plain_errors(*also: type[Exception]) -> Iterator[None]:
+    """Turns the rooms' own errors, and those that a verb names, into messages with exit code 1.
+
+    Anything else is a fault of ours and keeps its traceback.
+    """
     try:
         yield
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ROOMS:
+        if type(error).__module__.split(".")[0] not in ROOMS and not isinstance(error, also):
             raise
         located = type(error).__name__ == "Mistakes"  # its text already starts with file:line:col
-        fail(str(error) if located else f"error: {error}")
+        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        fail(text if located else f"error: {text}")
 
 
 def progress() -> Progress:

@@ -1,0 +1,185 @@
+"""`hailstream features validate | test | apply | list | get | freshness`: what a feature author does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infra.commands.output import (
+    Json,
+    RedisUrl,
+    err,
+    fail,
+    out,
+    plain_errors,
+    print_json,
+    print_table,
+    redis_or_local,
+    whoami,
+)
+from infra.local.home import CHECKOUT, home
+
+app = typer.Typer(no_args_is_help=True, help="Features: declare in YAML, check, apply, read.")
+SHIPPED = CHECKOUT / "features" / "definitions"
+Folder = Annotated[Path, typer.Argument(help="Folder of definitions.", show_default="the shipped ones")]
+
+
+@app.command()
+def validate(folder: Folder = SHIPPED, json: Json = False) -> None:
+    """Check all files and show all mistakes at once, each with file, line and column. Exit code 1 if there are any."""
+    from features.expr import Mistakes
+    from features.verbs import validate as find_mistakes
+
+    with plain_errors():
+        mistakes = find_mistakes(folder)
+    if json:
+        print_json([asdict(mistake) for mistake in mistakes])
+    elif mistakes:
+        err.print(str(Mistakes(mistakes)), style="red", markup=False)
+    else:
+        out.print(f"{folder}: no mistakes")
+    raise typer.Exit(1 if mistakes else 0)
+
+
+@app.command()
+def test(
+    folder: Folder = SHIPPED,
+    view: Annotated[str | None, typer.Option(help="Only this view's cases.")] = None,
+    json: Json = False,
+) -> None:
+    """Run the YAML tests of the views on the reference: given events and a time, are the values right?"""
+    from features.verbs import test as run_cases
+
+    with plain_errors(KeyError):
+        results = run_cases(folder, view)
+    failed = [result for result in results if result.failures]
+    if json:
+        print_json(
+            [{"view": r.case.view, "name": r.case.name, "failures": [str(f) for f in r.failures]} for r in results]
+        )
+    else:
+        for result in failed:
+            err.print(f"{result.case.file}:{result.case.line}: {result.case.view}: {result.case.name}", style="red", markup=False)
+            for failure in result.failures:
+                err.print(f"  {failure}", markup=False)
+        out.print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    raise typer.Exit(1 if failed or not results else 0)
+
+
+@app.command()
+def apply(
+    folder: Folder = SHIPPED,
+    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    actor: Annotated[
+        str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who; kept in the history. [default: the user]")
+    ] = None,
+    feast: Annotated[
+        bool, typer.Option(help="Write Feast's registry as well; importing Feast takes some seconds.")
+    ] = True,
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Make what the folder declares the applied truth, in one transaction. Again changes nothing.
+
+    A changed view gets a new generation beside the old one; submit the feature job to feed it.
+    """
+    from features.verbs import apply_catalogue
+
+    with plain_errors():
+        report = apply_catalogue(
+            folder,
+            redis_or_local(redis),
+            actor=actor or whoami(),
+            reason=reason,
+            feast_dir=home() / "feast" if feast else None,
+        )
+    changes = [{"kind": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in report.changes]
+    if json:
+        print_json({"changed": report.changed, "version": report.registry.version, "changes": changes})
+        return
+    print_table(changes, empty="nothing to change: all of it is applied")
+    out.print(f"version {report.registry.version}, fingerprint {report.registry.fingerprint}")
+    if report.feast_written:
+        out.print(f"Feast's repository is {home() / 'feast'}")
+
+
+@app.command("list")
+def list_(
+    folder: Annotated[Path | None, typer.Option(help="What this folder declares, instead of what is applied.")] = None,
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Show every feature: its view, type, meaning, generation and where it is declared."""
+    from features.verbs import list_features
+
+    with plain_errors():
+        listed = list_features(None if folder else redis_or_local(redis), folder)
+    rows = [asdict(feature) for feature in listed]
+    print_json(rows) if json else print_table(rows)
+
+
+@app.command()
+def get(
+    view: Annotated[str, typer.Argument(help="A view, or an entity for all of its views.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Such as d-0001, or 263 for a zone.")],
+    as_of: Annotated[
+        str, typer.Option(help="Epoch milliseconds; `wall`, now; `applied`, the time through which events are applied.")
+    ] = "applied",
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Show values as the engine would be served them, each with its status and age."""
+    from features.registry import load_registry
+    from features.verbs import get as read_features
+
+    with plain_errors(KeyError, ValueError):
+        url = redis_or_local(redis)
+        views = load_registry(url).catalogue.views
+        wanted = [view] if view in views else [v.name for v in views.values() if v.entity.name == view]
+        if not wanted:
+            fail(f"error: no view or entity {view!r}; views are {sorted(views)}")
+        found = [answer for name in wanted for answer in read_features(url, name, keys, as_of=as_of)]
+    if json:
+        print_json([asdict(answer) for answer in found])
+        return
+    for answer in found:
+        print_table(
+            [_shown(asdict(value)) for value in answer.values],
+            title=f"{answer.view} of {answer.key} as of {answer.as_of_ms}, applied through {answer.applied_through_ms or '-'}",
+        )
+
+
+@app.command()
+def freshness(redis: RedisUrl = None, json: Json = False) -> None:
+    """Show how long records took from Kafka to readable, per group, against the views' objective. Exit code 1 on a miss."""
+    from features.verbs import freshness as measured
+
+    with plain_errors():
+        groups = measured(redis_or_local(redis))
+    rows = [
+        {
+            "group": group.group,
+            "records_used": group.stats.used,
+            "applied_through_ms": group.stats.applied_through_ms,
+            "p50_ms": group.stats.freshness_p50_ms,
+            "p99_ms": group.stats.freshness_p99_ms,
+            "objective_p99_ms": group.slo_p99_ms,
+            "met": {True: "yes", False: "no", None: None}[group.met],
+        }
+        for group in groups
+    ]
+    print_json(rows) if json else print_table(rows)
+    raise typer.Exit(1 if any(group.met is False for group in groups) else 0)
+
+
+def _shown(value: dict[str, Any]) -> dict[str, Any]:
+    age_ms = value.pop("age_ms")
+    number = value["value"]
+    return {
+        **value,
+        "value": f"{number:.4g}" if isinstance(number, float) else number,
+        "age": None if age_ms is None else f"{age_ms / 1000:.1f} s",
+    }

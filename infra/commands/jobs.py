@@ -1,0 +1,147 @@
+"""`hailstream jobs submit | list | stop | render`: Flink jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from infra.commands.output import (
+    FlinkRest,
+    Json,
+    Kafka,
+    RedisUrl,
+    err,
+    flink_or_local,
+    kafka_or_local,
+    out,
+    plain_errors,
+    print_json,
+    print_table,
+    redis_or_local,
+)
+from infra.local.flink import flink_env
+from infra.local.stack import Stack
+
+app = typer.Typer(no_args_is_help=True, help="Flink jobs: submit, list, stop, render as SQL.")
+RUNNING_S = 120.0  # until a submitted job's tasks all run, on a busy machine
+
+
+class JobKind(StrEnum):
+    """The jobs that there are."""
+
+    features = "features"
+    samples = "samples"
+
+
+Kind = Annotated[
+    JobKind, typer.Argument(help="features: topics to the online store; samples: decisions and outcomes to samples.")
+]
+
+
+@app.command()
+def submit(
+    kind: Kind,
+    parallelism: Annotated[int, typer.Option(min=1, help="How many subtasks each step has.")] = 1,
+    from_savepoint: Annotated[str | None, typer.Option(help="Resume from this savepoint of the same job.")] = None,
+    kafka: Kafka = None,
+    redis: RedisUrl = None,
+    flink: FlinkRest = None,
+    json: Json = False,
+) -> None:
+    """Submit a job and wait until its tasks run. One that runs already is left alone."""
+    from pipelines.jobs.submit import AlreadyRunning, list_jobs, wait_running
+    from pipelines.jobs.submit import submit as submit_job
+
+    with plain_errors():
+        rest = flink_or_local(flink)
+        args = ["--kafka", kafka_or_local(kafka), "--parallelism", str(parallelism)]
+        if kind is JobKind.features:
+            args += ["--redis", redis_or_local(redis)]
+        if from_savepoint:
+            args += ["--from-savepoint", from_savepoint]
+        try:
+            job_id = submit_job(f"pipelines.jobs.{kind}", args, rest=rest, env=flink_env(Stack().flink_folder))
+            job = wait_running(rest, job_id, RUNNING_S)
+        except AlreadyRunning as refused:
+            err.print(str(refused), style="yellow", markup=False)
+            job = next(job for job in list_jobs(rest) if not job.ended and job.name.startswith(f"hailstream-{kind}"))
+    if json:
+        print_json({"job_id": job.job_id, "name": job.name, "state": job.state})
+    else:
+        out.print(f"{job.name} is {job.state}: {rest}/#/job/running/{job.job_id}/overview")
+
+
+@app.command("list")
+def list_(
+    every: Annotated[bool, typer.Option("--all", help="Those that have ended, too.")] = False,
+    flink: FlinkRest = None,
+    json: Json = False,
+) -> None:
+    """Show the jobs of the cluster, newest first."""
+    from pipelines.jobs.submit import list_jobs
+
+    with plain_errors():
+        jobs = [job for job in list_jobs(flink_or_local(flink)) if every or not job.ended]
+    rows = [
+        {
+            "name": job.name,
+            "state": job.state,
+            "started": datetime.fromtimestamp(job.started_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "job_id": job.job_id,
+        }
+        for job in jobs
+    ]
+    if json:
+        print_json(rows)
+    else:
+        print_table(rows, empty="no job runs: `hailstream jobs submit features`")
+
+
+@app.command()
+def stop(
+    job: Annotated[str, typer.Argument(help="Name, kind (features, samples) or id of a job.")],
+    savepoint: Annotated[bool, typer.Option(help="Finish what was read and keep the state.")] = True,
+    flink: FlinkRest = None,
+    json: Json = False,
+) -> None:
+    """Stop a job, with a savepoint to start again from."""
+    from pipelines.jobs.submit import JobError, list_jobs, stop_job
+
+    with plain_errors():
+        rest = flink_or_local(flink)
+        names = {job, f"hailstream-{job}"}
+        running = [j for j in list_jobs(rest) if not j.ended]
+        found = [j for j in running if j.job_id == job or j.name in names or j.name.startswith(f"hailstream-{job}-")]
+        if len(found) != 1:
+            known = ", ".join(j.name for j in running) or "none"
+            raise JobError(f"{len(found)} running jobs are called {job!r}; running: {known}")
+        target = str(Stack().flink_folder / "savepoints") if savepoint else None
+        path = stop_job(rest, found[0].job_id, target)
+    if json:
+        print_json({"job_id": found[0].job_id, "name": found[0].name, "savepoint": path})
+    else:
+        out.print(f"{found[0].name} has stopped" + (f"; start it again with --from-savepoint {path}" if path else ""))
+
+
+@app.command()
+def render(
+    kind: Kind,
+    kafka: Kafka = None,
+    redis: RedisUrl = None,
+) -> None:
+    """Print the job as the SQL that Flink runs. Needs what is applied, not a cluster."""
+    from pipelines.jobs.submit import JobError
+
+    with plain_errors():
+        if kind is not JobKind.features:
+            raise JobError("the samples job is a keyed process function, not SQL: read pipelines/joiner.py")
+        from features.registry import load_registry
+        from pipelines.jobs.features import render as render_job
+        from pipelines.sql import JobOptions
+
+        registry = load_registry(redis_or_local(redis))
+        text = render_job(registry.catalogue, registry.generations(), JobOptions(kafka=kafka_or_local(kafka)))
+    typer.echo(text, nl=False)

@@ -1,0 +1,76 @@
+"""What the demo measures of itself: latency of decisions as the caller sees it, and memory of everything that runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from infra.local.process import tree_memory
+
+
+class Deciding(Protocol):
+    """What `engine.client.EngineClient` does."""
+
+    def decide(self, strategy: str, body: dict[str, Any]) -> dict[str, Any]: ...
+
+
+class TimedEngine:
+    """Asks the engine and keeps how long each answer took, and what was answered."""
+
+    def __init__(self, engine: Deciding) -> None:
+        self._engine = engine
+        self.latencies_ms: dict[str, list[float]] = {}
+        self.answered: dict[str, str] = {}  # decision_id -> strategy
+
+    def decide(self, strategy: str, body: dict[str, Any]) -> dict[str, Any]:
+        started = time.perf_counter()
+        answer = self._engine.decide(strategy, body)
+        self.latencies_ms.setdefault(strategy, []).append(1000 * (time.perf_counter() - started))
+        self.answered[answer["decision_id"]] = strategy
+        return answer
+
+    def latency(self, strategy: str) -> dict[str, float]:
+        """`{count, p50_ms, p99_ms}` of one strategy."""
+        found = self.latencies_ms.get(strategy, [])
+        p50, p99 = np.percentile(found, [50, 99]) if found else (float("nan"), float("nan"))
+        return {"count": len(found), "p50_ms": round(float(p50), 2), "p99_ms": round(float(p99), 2)}
+
+
+class PeakMemory:
+    """Samples the resident memory (proportional share) of the stack and of this process until it is left."""
+
+    def __init__(self, stack_id: str, *, every_s: float = 2.0) -> None:
+        self._stack_id, self._every_s = stack_id, every_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, tree_memory(self._stack_id) + _own_memory())
+            if self._done.wait(self._every_s):
+                return
+
+
+def _own_memory() -> int:
+    with suppress(OSError):
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
