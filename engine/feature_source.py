@@ -1,0 +1,90 @@
+"""Features for decisions: the store when it answers, declared defaults and nulls when it does not.
+
+A store that is down must cost a decision microseconds, not its timeout: after a failure the store is left alone for a
+while and every decision of that while is made on what needs no remote call, marked degraded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from engine.strategy import Role
+from features.read_plan import ReadPlan
+from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 0.5
+
+
+class Reader(Protocol):
+    """What is needed of `features.redis_store.FeatureReader` and of the in-memory store."""
+
+    def read(
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+    ) -> dict[str, FeatureBatch]: ...
+
+
+@dataclass
+class FeatureSource:
+    """A reader with a memory of its last failure. `observe` gets the seconds of every read that answered."""
+
+    reader: Reader
+    clock: Callable[[], float] = time.monotonic
+    observe: Callable[[float], None] = lambda seconds: None
+    failures: int = 0
+    problem: str = ""
+    _closed_until: float = float("-inf")
+
+    def read(
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+    ) -> dict[str, FeatureBatch] | None:
+        """Features by role in one round trip, or None while the store cannot be had."""
+        started = self.clock()
+        if started < self._closed_until:
+            return None
+        try:
+            batches = self.reader.read(plan, keys, as_of_ms)
+        except Exception as error:  # a wrong key is refused before this; whatever else, the order gets its answer
+            self.failures += 1
+            self._closed_until = self.clock() + RETRY_AFTER_S
+            if str(error) != self.problem:
+                logger.warning("features cannot be read, decisions are degraded: %s", error)
+            self.problem = str(error)
+            return None
+        if self.problem:
+            logger.warning("features can be read again")
+            self.problem = ""
+        self.observe(self.clock() - started)
+        return batches
+
+
+def missing_batch(role: Role, generation: int, num_rows: int) -> FeatureBatch:
+    """What a role is when nothing is known of it: every feature MISSING, or its DEFAULT."""
+    specs = role.view.features
+    statuses = np.empty((num_rows, len(specs)), dtype=np.uint8)
+    columns, valid = {}, {}
+    for at, spec in enumerate(specs):
+        column = empty_column(spec.type, num_rows)
+        if spec.default is not None:
+            column[:] = spec.default
+        columns[spec.name] = column
+        valid[spec.name] = np.full(num_rows, spec.default is not None)
+        statuses[:, at] = Status.MISSING if spec.default is None else Status.DEFAULT
+    return FeatureBatch(
+        view=role.view.name,
+        generation=generation,
+        applied_through_ms=None,
+        names=tuple(spec.name for spec in specs),
+        types=tuple(spec.type for spec in specs),
+        columns=columns,
+        valid=valid,
+        statuses=statuses,
+        ages_ms=np.full((num_rows, len(specs)), UNKNOWN_AGE_MS, dtype=np.int64),
+    )

@@ -1,0 +1,591 @@
+"""YAML to Strategy: the shape of a strategy file, every mistake of it at once.
+
+This file reads structure (keys, types of values, what refers to what); `engine/compiler.py` compiles the expressions.
+A section that is wrong does not hide the mistakes of the others: what can be read is read, and the compiler is told
+which names are broken so that it does not complain about them a second time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from engine.compiler import compile_strategy
+from engine.experiment import lay_out
+from engine.strategy import (
+    CHAMPION,
+    ENVELOPE,
+    EXPLORE_KINDS,
+    Arm,
+    CompiledStrategy,
+    Experiment,
+    Explore,
+    ModelUse,
+    Param,
+    Rank,
+    Role,
+    Rule,
+    Strategy,
+)
+from features.expr import Mistake, Mistakes, SourceText, Type
+from features.spec import Catalogue, FeatureView
+from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, mistake, name_hint
+
+KINDS: Final = ("int", "double", "bool", "string")
+TOP_KEYS: Final = [
+    "strategy",
+    "version",
+    "scope",
+    "request",
+    "candidates",
+    "features",
+    "params",
+    "models",
+    "let",
+    "rules",
+    "score",
+    "rank",
+    "explore",
+    "experiments",
+]
+MAX_RULES: Final = 53  # the `fired` mask of a Decision is one JSON integer, exact in a double
+RESERVED: Final = frozenset({"params", "score", "true", "false", "null", "has", "in"})
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+_MODEL_REF: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)@([A-Za-z0-9_.-]+)")
+
+
+def load_strategy(
+    path: Path, catalogue: Catalogue, *, schema_fingerprint: str, name: str | None = None
+) -> CompiledStrategy:
+    """Read, check and compile one file against the applied features. `name` is what messages call the file.
+
+    Raises: Mistakes with all mistakes of the file; FileNotFoundError.
+    """
+    root = load_yaml(path, name=name)
+    reader = _Reader(catalogue)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    strategy = reader.strategy(root, digest)
+    compiled, mistakes = compile_strategy(strategy, broken=reader.broken, schema_fingerprint=schema_fingerprint)
+    mistakes = [*reader.mistakes, *mistakes]
+    if mistakes or compiled is None:
+        raise Mistakes(mistakes)
+    return compiled
+
+
+class _Reader:
+    """Sections of one file, read in order. `broken` are names that were declared but could not be understood."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.mistakes: list[Mistake] = []
+        self.broken: set[str] = set()
+        self.names: dict[str, Node] = {}
+
+    # ---------- the file ----------
+
+    def strategy(self, root: Node, digest: str) -> Strategy:
+        top = self.map_of(
+            root, TOP_KEYS, required=("strategy", "version", "request", "candidates", "score"), what="a strategy"
+        )
+        name = self.text(top.get("strategy"), "strategy", default="?")
+        request = self.fields(top.get("request"), "request")
+        candidate_key, candidate_fields = self.candidates(top.get("candidates"))
+        roles = self.roles(top.get("features"), request, candidate_key, candidate_fields)
+        params = self.named(top.get("params"), "params", self.param)
+        models = self.named(top.get("models"), "models", self.model, declares=True)
+        lets = self.named(
+            top.get("let"), "let", lambda key, node: self.expression(node, f"let.{key.text}"), declares=True
+        )
+        return Strategy(
+            name=name,
+            version=self.number(top.get("version"), "version", kind=int, low=1, default=1),
+            hash=digest,
+            file=root.file,
+            scope=self.scope(top.get("scope")),
+            request=request,
+            candidate_key=candidate_key,
+            candidate_fields=candidate_fields,
+            roles=roles,
+            params=params,
+            models=models,
+            lets=tuple(lets.items()),
+            rules=self.rules(top.get("rules")),
+            score=self.expression(top.get("score"), "score") or SourceText("0.0", root.file),
+            rank=self.rank(top.get("rank"), candidate_key, candidate_fields),
+            explore=self.explore(top.get("explore"), name),
+            experiments=self.experiments(top.get("experiments"), name, params, request),
+        )
+
+    # ---------- what a request and its candidates carry ----------
+
+    def scope(self, node: Node | None) -> dict[str, str]:
+        parts = self.map_of(node, ("city", "product"), what="scope") if node else {}
+        return {key: self.text(parts.get(key), f"scope.{key}", default="*") for key in ("city", "product")}
+
+    def fields(self, node: Node | None, what: str) -> dict[str, Type]:
+        """`{name: type}` of a mapping; each name becomes a name of the strategy."""
+        out: dict[str, Type] = {}
+        for key, value in self.entries(node, what):
+            if not self.declare(key, what):
+                continue
+            text = value.text if isinstance(value, ScalarNode) else ""
+            kind, nullable = text.removesuffix("?"), text.endswith("?")
+            if kind not in KINDS:
+                self.note(
+                    value,
+                    "type",
+                    f"'{text}' is not a type",
+                    f"use one of {', '.join(KINDS)}, with ? where it can be null",
+                )
+                self.broken.add(key.text)
+                continue
+            if key.text in ENVELOPE and (what != "request" or text != "string"):
+                self.note(
+                    key,
+                    "name",
+                    f"'{key.text}' comes with every request as a string",
+                    "leave it out, or declare it in request as string",
+                )
+                continue
+            out[key.text] = Type(kind, nullable)
+        return out
+
+    def candidates(self, node: Node | None) -> tuple[str, dict[str, Type]]:
+        parts = self.map_of(node, ("key", "fields"), required=("key",), what="candidates") if node else {}
+        key_node = parts.get("key")
+        key = self.text(key_node, "candidates.key", default="candidate_id")
+        fields = self.fields(parts.get("fields"), "candidates.fields")
+        if key_node is not None and key not in fields:
+            assert isinstance(key_node, ScalarNode)
+            self.declare(key_node, "candidates.key")
+        elif key in fields and fields[key] != Type("string", False):
+            self.note(
+                key_node,
+                "type",
+                f"the key '{key}' must be a string",
+                "leave it out of fields: a key is a string by itself",
+            )
+        fields[key] = Type("string", False)
+        return key, fields
+
+    # ---------- features ----------
+
+    def roles(
+        self, node: Node | None, request: Mapping[str, Type], candidate_key: str, candidate_fields: Mapping[str, Type]
+    ) -> tuple[Role, ...]:
+        out = []
+        for key, value in self.entries(node, "features"):
+            explicit: ScalarNode | None = None
+            view_node: Node | None = value
+            if isinstance(value, MapNode):
+                parts = self.map_of(value, ("view", "key"), required=("view",), what=f"features.{key.text}")
+                view_node, key_node = parts.get("view"), parts.get("key")
+                explicit = key_node if isinstance(key_node, ScalarNode) else None
+            view_name = self.text(view_node, f"features.{key.text}", default="")
+            view = self.catalogue.views.get(view_name)
+            if view is None:
+                if view_name:
+                    self.note(
+                        view_node, "view", f"unknown view '{view_name}'", name_hint(view_name, self.catalogue.views)
+                    )
+                self.broken.add(key.text)
+                continue
+            role = self.role(key, view, explicit, request, candidate_fields)
+            if role is None:
+                self.broken.add(key.text)
+            else:
+                out.append(role)
+        return tuple(out)
+
+    def role(
+        self,
+        key: ScalarNode,
+        view: FeatureView,
+        explicit: ScalarNode | None,
+        request: Mapping[str, Type],
+        candidate_fields: Mapping[str, Type],
+    ) -> Role | None:
+        """Which field holds the key: the one named, else one called as the role, else the entity's join key."""
+        fields = {**{name: Type("string", False) for name in ENVELOPE}, **request, **candidate_fields}
+        place = explicit or key
+        wanted = [explicit.text] if explicit else [key.text, view.entity.join_key]
+        field = next((name for name in wanted if name in fields), None)
+        if field is None:
+            if not self.broken & set(wanted):
+                known = f"name one with {{view: {view.name}, key: …}}"
+                hint = name_hint(explicit.text, fields) if explicit else known
+                self.note(
+                    place,
+                    "key",
+                    f"no field {' or '.join(repr(w) for w in wanted)} holds the key of entity '{view.entity.name}'",
+                    hint,
+                )
+            return None
+        found = fields[field]
+        per_candidate = field in candidate_fields
+        if found.kind != view.entity.type:
+            self.note(
+                place,
+                "type",
+                f"the key of entity '{view.entity.name}' is a {view.entity.type}, but '{field}' is a {found}",
+            )
+            return None
+        if found.nullable and per_candidate:
+            self.note(
+                place,
+                "type",
+                f"'{field}' can be null, so it cannot be the key of a candidate's features",
+                "declare it without ?",
+            )
+            return None
+        return Role(name=key.text, view=view, key=field, per_candidate=per_candidate)
+
+    # ---------- parameters, models, rules ----------
+
+    def param(self, key: ScalarNode, node: Node) -> Param | None:
+        what = f"params.{key.text}"
+        parts = self.map_of(node, ("type", "default", "min", "max", "layer"), required=("type", "default"), what=what)
+        kind = self.choice(parts.get("type"), f"{what}.type", KINDS)
+        if kind is None or "default" not in parts:
+            self.broken.add(what)
+            return None
+        bounds: dict[str, float] = {}
+        for bound in ("min", "max"):
+            if bound in parts and kind not in ("int", "double"):
+                self.note(parts[bound], "bound", f"a {kind} has no {bound}", "remove it")
+            elif bound in parts:
+                bounds[bound] = self.number(parts[bound], f"{what}.{bound}", kind=float, default=math.nan)
+        if bounds.get("min", -math.inf) > bounds.get("max", math.inf):
+            self.note(parts["min"], "bound", f"min {bounds['min']:g} is above max {bounds['max']:g}")
+        layer = self.text(parts["layer"], f"{what}.layer", default="") if "layer" in parts else None
+        param = Param(name=key.text, type=kind, default=None, layer=layer, **bounds)
+        default = self.param_value(parts["default"], param, f"{what}.default")
+        return Param(name=key.text, type=kind, default=default, layer=layer, **bounds)
+
+    def param_value(self, node: Node, param: Param, what: str) -> Any:
+        """A value that a parameter may take; a zero of its type after a mistake."""
+        value = node.value if isinstance(node, ScalarNode) else None
+        python = {"int": int, "double": float, "bool": bool, "string": str}[param.type]
+        if param.type == "double" and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not python or (isinstance(value, float) and not math.isfinite(value)):
+            self.note(node, "type", f"{what} must be a {param.type}")
+            return python()
+        if isinstance(value, int | float) and param.type != "bool":
+            if param.min is not None and value < param.min:
+                self.note(node, "bound", f"{what} is {value:g}, below the minimum {param.min:g}")
+            if param.max is not None and value > param.max:
+                self.note(node, "bound", f"{what} is {value:g}, above the maximum {param.max:g}")
+        return value
+
+    def model(self, key: ScalarNode, node: Node) -> ModelUse | None:
+        what = f"models.{key.text}"
+        parts = self.map_of(node, ("uses", "deadline", "on_late"), required=("uses", "deadline"), what=what)
+        ref = _MODEL_REF.fullmatch(self.text(parts.get("uses"), f"{what}.uses", default=""))
+        if "uses" in parts and ref is None:
+            self.note(
+                parts["uses"],
+                "model",
+                f"{what}.uses must name a model and a version",
+                f"write name@{CHAMPION} or name@v0001",
+            )
+        deadline_ms = self.duration_ms(parts.get("deadline"), f"{what}.deadline")
+        if ref is None or deadline_ms is None:
+            self.broken.add(key.text)
+            return None
+        on_late = self.expression(parts["on_late"], f"{what}.on_late") if "on_late" in parts else None
+        return ModelUse(name=key.text, model=ref[1], version=ref[2], deadline_ms=deadline_ms, on_late=on_late)
+
+    def rules(self, node: Node | None) -> tuple[Rule, ...]:
+        if node is None:
+            return ()
+        if not isinstance(node, SeqNode):
+            self.note(node, "shape", "rules must be a list", "start each rule with '- '")
+            return ()
+        out: list[Rule] = []
+        seen: dict[str, Node] = {}
+        for item in node:
+            rule = self.rule(item)
+            if rule is None:
+                continue
+            if rule.id in seen:
+                self.note(
+                    item,
+                    "duplicate",
+                    f"rule '{rule.id}' is already on line {seen[rule.id].line}",
+                    "give it an id of its own",
+                )
+            seen[rule.id] = item
+            out.append(rule)
+        if len(out) > MAX_RULES:
+            self.note(node, "limit", f"{len(out)} rules; at most {MAX_RULES} fit the firing mask", "split the strategy")
+        return tuple(out)
+
+    def rule(self, node: Node) -> Rule | None:
+        known = ("id", "drop_when", "when", "add", "multiply", "why")
+        parts = self.map_of(node, known, required=("id",), what="a rule")
+        identifier = self.text(parts.get("id"), "id", default="?")
+        effects = [name for name in ("add", "multiply") if name in parts]
+        if ("drop_when" in parts) == ("when" in parts):
+            self.note(node, "rule", f"rule '{identifier}' needs one of drop_when and when")
+            return None
+        drop = "drop_when" in parts
+        if drop and effects:
+            self.note(
+                parts[effects[0]],
+                "rule",
+                f"a dropped candidate has no score to {effects[0]}",
+                "use when instead of drop_when",
+            )
+        if not drop and not effects:
+            self.note(node, "rule", f"rule '{identifier}' has no effect", "give it add or multiply")
+        condition = self.expression(parts["drop_when" if drop else "when"], f"rule {identifier}")
+        if condition is None:
+            return None
+        sources = {name: self.expression(parts[name], f"rule {identifier}.{name}") for name in effects}
+        why = self.text(parts["why"], "why", default="") if "why" in parts else ""
+        return Rule(id=identifier, condition=condition, drop=drop, why=why, **sources)
+
+    # ---------- ranking, exploring, experiments ----------
+
+    def rank(self, node: Node | None, candidate_key: str, fields: Mapping[str, Type]) -> Rank:
+        parts = self.map_of(node, ("by", "ties", "keep"), what="rank") if node else {}
+        if "by" in parts and self.text(parts["by"], "rank.by", default="score") != "score":
+            self.note(parts["by"], "rank", "rank.by must be score", "put what to rank by into score")
+        ties = self.text(parts["ties"], "rank.ties", default=candidate_key) if "ties" in parts else candidate_key
+        if ties not in fields:
+            self.note(parts["ties"], "name", f"rank.ties: no candidate field '{ties}'", name_hint(ties, fields))
+        elif fields[ties].nullable or fields[ties].kind not in ("int", "string"):
+            self.note(
+                parts["ties"],
+                "type",
+                f"rank.ties: '{ties}' is a {fields[ties]}; ties need an int or a string, never null",
+            )
+        keep = self.number(parts["keep"], "rank.keep", kind=int, low=1, default=50) if "keep" in parts else 50
+        return Rank(ties=ties, keep=keep)
+
+    def explore(self, node: Node | None, strategy: str) -> Explore:
+        salt = f"{strategy}:explore"
+        if node is None:
+            return Explore(salt=salt)
+        parts = self.map_of(node, ("kind", "epsilon", "temperature", "salt"), required=("kind",), what="explore")
+        kind = self.choice(parts.get("kind"), "explore.kind", EXPLORE_KINDS) or "none"
+        if "salt" in parts:
+            salt = self.text(parts["salt"], "explore.salt", default=salt)
+        numbers = {"epsilon": 0.0, "temperature": 0.0}
+        wanted = {"epsilon": "epsilon", "softmax": "temperature"}.get(kind)
+        for name in numbers:
+            if name in parts and name != wanted:
+                self.note(parts[name], "explore", f"explore.{name} does not belong to kind {kind}", "remove it")
+            elif name == wanted and name not in parts:
+                self.note(node, "missing", f"explore of kind {kind} needs {name}")
+            elif name == wanted:
+                low, high = (1e-6, 1e6) if name == "temperature" else (0.0, 1.0)
+                numbers[name] = self.number(
+                    parts[name], f"explore.{name}", kind=float, low=low, high=high, default=high
+                )
+        return Explore(kind=kind, salt=salt, **numbers)
+
+    def experiments(
+        self, node: Node | None, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
+    ) -> tuple[Experiment, ...]:
+        out: list[Experiment] = []
+        for key, value in self.entries(node, "experiments"):
+            experiment = self.experiment(key, value, strategy, params, request)
+            if experiment is None:
+                continue
+            rival = next((other for other in out if other.layer == experiment.layer), None)
+            if rival is not None:
+                self.note(
+                    key,
+                    "layer",
+                    f"layer '{rival.layer}' is already split by experiment '{rival.name}'",
+                    "use another layer, or add arms",
+                )
+            out.append(experiment)
+        return tuple(out)
+
+    def experiment(
+        self, key: ScalarNode, node: Node, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
+    ) -> Experiment | None:
+        what = f"experiments.{key.text}"
+        parts = self.map_of(node, ("layer", "unit", "salt", "arms"), required=("layer", "unit", "arms"), what=what)
+        if not {"layer", "unit", "arms"} <= set(parts):
+            return None
+        layer = self.text(parts["layer"], f"{what}.layer", default="?")
+        layers = {param.layer for param in params.values() if param.layer}
+        if layer not in layers:
+            self.note(parts["layer"], "layer", f"no parameter belongs to layer '{layer}'", name_hint(layer, layers))
+        unit = self.text(parts["unit"], f"{what}.unit", default="order_id")
+        units = {
+            *ENVELOPE,
+            *(name for name, kind in request.items() if kind in (Type("string", False), Type("int", False))),
+        }
+        if unit not in units:
+            self.note(
+                parts["unit"],
+                "unit",
+                f"'{unit}' is not a text or whole number that every request has",
+                name_hint(unit, units),
+            )
+        salt = self.text(parts["salt"], f"{what}.salt", default="") if "salt" in parts else f"{strategy}:{key.text}"
+        arms = [self.arm(name, arm, what, layer, params) for name, arm in self.entries(parts["arms"], f"{what}.arms")]
+        try:
+            lay_out([arm.share for arm in arms])
+        except ValueError as error:
+            self.note(parts["arms"], "share", f"{what}: {error}")
+        return Experiment(name=key.text, layer=layer, unit=unit, salt=salt, arms=tuple(arms))
+
+    def arm(self, key: ScalarNode, node: Node, what: str, layer: str, params: Mapping[str, Param]) -> Arm:
+        what = f"{what}.arms.{key.text}"
+        parts = self.map_of(node, ("share", "set"), required=("share",), what=what)
+        share = self.number(parts.get("share"), f"{what}.share", kind=float, low=0.0, high=1.0, default=0.0)
+        values: dict[str, Any] = {}
+        known = {f"params.{name}": param for name, param in params.items()}
+        for name, value in self.entries(parts.get("set"), f"{what}.set"):
+            param = known.get(name.text)
+            if param is None:
+                if name.text not in self.broken:
+                    self.note(name, "name", f"unknown parameter '{name.text}'", name_hint(name.text, known))
+            elif param.layer != layer:
+                owner = f"belongs to layer '{param.layer}'" if param.layer else "belongs to no layer"
+                self.note(
+                    name,
+                    "layer",
+                    f"'{name.text}' {owner}, so an experiment of layer '{layer}' may not set it",
+                    f"give the parameter layer: {layer}",
+                )
+            else:
+                values[param.name] = self.param_value(value, param, f"{what}.set.{name.text}")
+        return Arm(name=key.text, share=share, set=values)
+
+    # ---------- small parts ----------
+
+    def note(self, node: Node | None, kind: str, message: str, hint: str = "") -> None:
+        assert node is not None
+        self.mistakes.append(mistake(node, kind, message, hint))
+
+    def declare(self, key: ScalarNode, what: str) -> bool:
+        """Take a name; a clash or a word that cannot be a name is a mistake."""
+        name = key.text
+        if not _IDENTIFIER.fullmatch(name) or name in RESERVED:
+            why = "is reserved" if name in RESERVED else "is not a name"
+            self.note(key, "name", f"{what}: '{name}' {why}", "use letters, digits and _, not starting with a digit")
+            return False
+        if name in self.names:
+            self.note(
+                key, "duplicate", f"'{name}' is already declared on line {self.names[name].line}", "choose another name"
+            )
+            return False
+        self.names[name] = key
+        return True
+
+    def map_of(
+        self, node: Node | None, known: Collection[str], *, required: Collection[str] = (), what: str
+    ) -> dict[str, Node]:
+        """The entries of a mapping, unknown keys and missing ones noted."""
+        if node is None:
+            return {}
+        if not isinstance(node, MapNode):
+            self.note(node, "shape", f"{what} must be a mapping", f"its keys are {', '.join(known)}")
+            return {}
+        out: dict[str, Node] = {}
+        for key, value in node.items():
+            if key.text not in known:
+                self.note(key, "unknown-key", f"{what}: unknown key '{key.text}'", name_hint(key.text, known))
+            else:
+                out[key.text] = value
+        for name in required:
+            if name not in out:
+                self.note(node, "missing", f"{what}: '{name}' is missing")
+        return out
+
+    def entries(self, node: Node | None, what: str) -> list[tuple[ScalarNode, Node]]:
+        """The entries of a mapping whose keys are the author's names."""
+        if node is None:
+            return []
+        if not isinstance(node, MapNode):
+            self.note(node, "shape", f"{what} must be a mapping of names")
+            return []
+        return node.items()
+
+    def named(
+        self, node: Node | None, what: str, read: Callable[[ScalarNode, Node], Any], *, declares: bool = False
+    ) -> dict[str, Any]:
+        """`{name: read(key, value)}`; a value that could not be read leaves its name broken."""
+        out: dict[str, Any] = {}
+        for key, value in self.entries(node, what):
+            if declares and not self.declare(key, what):
+                continue
+            if not declares and not _IDENTIFIER.fullmatch(key.text):
+                self.note(key, "name", f"{what}: '{key.text}' is not a name", "use letters, digits and _")
+                continue
+            made = read(key, value)
+            if made is None:
+                self.broken.add(key.text if declares else f"{what}.{key.text}")
+            else:
+                out[key.text] = made
+        return out
+
+    def text(self, node: Node | None, what: str, *, default: str) -> str:
+        if node is None:
+            return default
+        if not isinstance(node, ScalarNode) or not isinstance(node.value, str) or not node.value:
+            self.note(node, "type", f"{what} must be a text")
+            return default
+        return node.value
+
+    def choice(self, node: Node | None, what: str, known: Collection[str]) -> str | None:
+        if node is None:
+            return None
+        text = node.text if isinstance(node, ScalarNode) else ""
+        if text not in known:
+            self.note(node, "value", f"{what} must be one of {', '.join(known)}, not '{text}'")
+            return None
+        return text
+
+    def number(
+        self,
+        node: Node | None,
+        what: str,
+        *,
+        kind: type,
+        default: Any,
+        low: float = -math.inf,
+        high: float = math.inf,
+    ) -> Any:
+        if node is None:
+            return default
+        value: Any = node.value if isinstance(node, ScalarNode) else None
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) not in (int, float) or type(value) is not kind or not math.isfinite(value):
+            self.note(node, "type", f"{what} must be a {'whole ' if kind is int else ''}number")
+            return default
+        if not low <= value <= high:
+            wanted = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            self.note(node, "bound", f"{what} is {value:g}; it must be {wanted}")
+            return default
+        return value
+
+    def duration_ms(self, node: Node | None, what: str) -> float | None:
+        if node is None:
+            return None
+        match = _DURATION.fullmatch(node.text) if isinstance(node, ScalarNode) else None
+        if match is None or float(match[1]) <= 0:
+            self.note(node, "type", f"{what} must be a duration above zero", "write 8ms or 0.5s")
+            return None
+        return float(match[1]) * (1000.0 if match[2] == "s" else 1.0)
+
+    def expression(self, node: Node | None, what: str) -> SourceText | None:
+        if node is None:
+            return None
+        if not isinstance(node, ScalarNode) or not node.text.strip():
+            self.note(node, "shape", f"{what} must be an expression")
+            return None
+        return node.source()

@@ -1,0 +1,261 @@
+"""What is live: compiled strategies with their models, swapped in whole, the last good ones kept.
+
+A thread looks at the strategies folder, the champion pointers and the registry, compiles aside, and replaces one
+reference; a request takes that reference once and so sees one state from start to end. What cannot be used is reported
+under `errors` and by the log, and what was live before it stays live.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.decide import LiveStrategy
+from engine.loader import load_strategy
+from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
+from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
+from features.expr import Mistakes
+from features.read_plan import compile_read_plan
+
+if TYPE_CHECKING:
+    from features.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+REGISTRY = "registry"  # the key of `errors` under which the registry's own problem stands
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """One state. `strategies` by name; `errors` by what is wrong: a file's name, `name@version` of a model, `registry`."""
+
+    strategies: Mapping[str, LiveStrategy] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryConfig:
+    """Where things are and how often to look."""
+
+    strategies_dir: Path
+    """Every *.yaml in it is one strategy."""
+    models_dir: Path
+    """<models_dir>/<name>/champion and versions/."""
+    poll_s: float = 0.025
+    """Files: a look costs tens of microseconds, and a new strategy is live within 50 ms."""
+    registry_poll_s: float = 1.0
+    """The registry: one read of one key in Redis."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.poll_s <= self.registry_poll_s:
+            raise ValueError("poll_s must be above zero and not above registry_poll_s")
+        if not self.strategies_dir.is_dir():
+            raise ValueError(f"no folder of strategies at {self.strategies_dir}")
+
+
+class Library:
+    """Keeps `live` up to date. `fetch_registry` reads what is applied, and may raise: the last one then stays."""
+
+    def __init__(
+        self,
+        config: LibraryConfig,
+        fetch_registry: Callable[[], Registry],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.live = Live()
+        self._fetch_registry = fetch_registry
+        self._clock = clock
+        self._registry: Registry | None = None
+        self._registry_due = float("-inf")
+        self._registry_error = ""
+        self._stat: dict[Path, tuple[int, ...]] = {}
+        self._compiled: dict[Path, CompiledStrategy] = {}
+        self._file_errors: dict[Path, str] = {}
+        self._models: dict[tuple[str, str], Model | str] = {}  # a text is why it does not load
+        self._model_stat: dict[tuple[str, str], Any] = {}
+        self._seen: Any = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Look once, then keep looking in a thread of its own."""
+        self.refresh()
+        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def refresh(self) -> bool:
+        """Look once; returns whether `live` was replaced."""
+        registry_changed = self._look_at_registry()
+        files = self._look_at_files()
+        champions = self._champions()
+        state = (files, champions, self._registry_error, id(self._registry))
+        if state == self._seen:
+            return False
+        if self._registry is not None:
+            for path in files:
+                if registry_changed or self._stat.get(path) != files[path]:
+                    self._compile(path)
+            for path in set(self._compiled) | set(self._file_errors):
+                if path not in files:
+                    self._compiled.pop(path, None)
+                    self._file_errors.pop(path, None)
+            self._stat = files
+        self._seen = state
+        self.live = self._assemble(champions)
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.config.poll_s):
+            try:
+                self.refresh()
+            except Exception:  # the thread must outlive a surprise: what is live stays live
+                logger.exception("looking for new strategies failed, trying again")
+                self._stop.wait(1.0)
+
+    def _look_at_registry(self) -> bool:
+        if self._clock() < self._registry_due:
+            return False
+        try:
+            found = self._fetch_registry()
+        except (
+            Exception
+        ) as error:  # down, empty or unreadable: all of them mean "keep what we have, say why, ask again"
+            self._note_registry(str(error) or type(error).__name__)
+            self._registry_due = self._clock() + min(0.2, self.config.registry_poll_s)
+            return False
+        self._registry_due = self._clock() + self.config.registry_poll_s
+        self._note_registry("")
+        if self._registry is not None and found.fingerprint == self._registry.fingerprint:
+            return False
+        self._registry = found
+        return True
+
+    def _note_registry(self, error: str) -> None:
+        if error != self._registry_error:
+            logger.warning("registry: %s", error or "read again")
+        self._registry_error = error
+
+    def _look_at_files(self) -> dict[Path, tuple[int, ...]]:
+        out: dict[Path, tuple[int, ...]] = {}
+        for path in sorted(self.config.strategies_dir.glob("*.yaml")):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            out[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return out
+
+    def _compile(self, path: Path) -> None:
+        assert self._registry is not None
+        try:
+            self._compiled[path] = load_strategy(
+                path, self._registry.catalogue, schema_fingerprint=self._registry.fingerprint, name=path.name
+            )
+        except (Mistakes, OSError) as error:
+            kept = f" (version {self._compiled[path].strategy.version} stays live)" if path in self._compiled else ""
+            logger.error("%s is not used%s:\n%s", path.name, kept, error)
+            self._file_errors[path] = str(error)
+        else:
+            self._file_errors.pop(path, None)
+
+    def _champions(self) -> dict[str, Any]:
+        """What every model in use points at now, with what would tell a repaired version from a broken one."""
+        out: dict[str, Any] = {}
+        for compiled in self._compiled.values():
+            for use in compiled.strategy.models.values():
+                ref = f"{use.model}@{use.version}"
+                try:
+                    version = self._version(use)
+                    stat = (
+                        (version_dir(self.config.models_dir, use.model, version) / MANIFEST).stat() if version else None
+                    )
+                    out[ref] = (version, stat and (stat.st_mtime_ns, stat.st_ino))
+                except (ModelError, OSError) as error:
+                    out[ref] = (None, str(error))
+        return out
+
+    def _version(self, use: ModelUse) -> str | None:
+        return champion_version(self.config.models_dir, use.model) if use.version == CHAMPION else use.version
+
+    def _assemble(self, champions: Mapping[str, Any]) -> Live:
+        """A new state from what compiled and what loads; a use keeps its last good model."""
+        errors = {path.name: text for path, text in self._file_errors.items()}
+        if self._registry_error:
+            errors[REGISTRY] = self._registry_error
+        champions = champions if champions == self._champions() else self._champions()
+        strategies: dict[str, LiveStrategy] = {}
+        for path, compiled in sorted(self._compiled.items()):
+            if compiled.name in strategies:
+                errors[path.name] = (
+                    f"{path.name}: strategy '{compiled.name}' is already in another file; rename one of them"
+                )
+                continue
+            strategies[compiled.name] = self._with_models(compiled, champions, errors)
+        return Live(strategies=strategies, errors=errors, generation=self.live.generation + 1)
+
+    def _with_models(
+        self, compiled: CompiledStrategy, champions: Mapping[str, Any], errors: dict[str, str]
+    ) -> LiveStrategy:
+        assert self._registry is not None
+        before = self.live.strategies.get(compiled.name)
+        models: dict[str, Model | None] = {}
+        broken = set()
+        for use in compiled.strategy.models.values():
+            try:
+                models[use.name] = self._model(use, compiled, champions)
+            except ModelError as error:
+                last = before.models.get(use.name) if before else None
+                models[use.name] = self._still_fits(last, compiled)
+                errors[f"{use.model}@{use.version}"] = str(error)
+                logger.error("model %s@%s is not used: %s", use.model, use.version, error)
+                if models[use.name] is None:
+                    broken.add(use.name)
+        reads = frozenset().union(*(model.program.reads for model in models.values() if model is not None))
+        return LiveStrategy(
+            compiled=compiled,
+            plan=compile_read_plan(self._registry, {role.name: role.view.name for role in compiled.strategy.roles}),
+            models=models,
+            broken_models=frozenset(broken),
+            read_after=compiled.read_after | reads,
+        )
+
+    def _model(self, use: ModelUse, compiled: CompiledStrategy, champions: Mapping[str, Any]) -> Model | None:
+        """The model that a use points at, loaded once. Raises: ModelError."""
+        version, stat = champions[f"{use.model}@{use.version}"]
+        if version is None:
+            if stat is not None:
+                raise ModelError(stat)
+            return None
+        key = (use.model, version)
+        if self._model_stat.get(key) != stat or key not in self._models:
+            self._model_stat[key] = stat
+            try:
+                self._models[key] = load_model(version_dir(self.config.models_dir, use.model, version))
+            except Exception as error:  # any way in which a directory can be wrong keeps the last good model
+                self._models[key] = str(error)
+        found = self._models[key]
+        if isinstance(found, str):
+            raise ModelError(found)
+        check_names(found, compiled.names)
+        return found
+
+    def _still_fits(self, model: Model | None, compiled: CompiledStrategy) -> Model | None:
+        try:
+            if model is not None:
+                check_names(model, compiled.names)
+            return model
+        except ModelError:
+            return None
