@@ -1,0 +1,63 @@
+"""Is a logged Decision fit to become a Sample? `features.records.decode` checks its shape, this file what it says.
+
+A Decision whose propensities do not add up would be a wrong weight in training, silently; so it is quarantined with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from features.records import Decision, RecordError, decode
+
+# The engine writes float64 that it normalised itself; K = 1,000 terms round to about 1e-13.
+PROPENSITY_TOLERANCE: Final = 1e-6
+_PER_CANDIDATE: Final = ("scores", "propensities", "survivors", "reasons", "fired", "unknown")
+
+
+def read_decision(raw: bytes) -> Decision:
+    """The bytes of one message to a Decision that can become a Sample.
+
+    Raises: RecordError with the reason and the field path.
+    """
+    decision = decode(raw, Decision)
+    for name in ("decision_id", "order_id", "strategy"):
+        if not getattr(decision, name):
+            raise RecordError("must not be empty", f"$.{name}")
+    num_candidates = len(decision.candidate_ids)
+    if num_candidates == 0:
+        raise RecordError("no candidates: there was nothing to decide", "$.candidate_ids")
+    for name in _PER_CANDIDATE:
+        _same_length(f"$.{name}", len(getattr(decision, name)), num_candidates)
+    for name, column in decision.candidates.items():
+        _same_length(f"$.candidates.{name}", len(column), num_candidates)
+    for name, output in decision.model_outputs.items():
+        _same_length(f"$.model_outputs.{name}.values", len(output.values), num_candidates)
+    chosen = decision.chosen
+    if chosen is not None and not 0 <= chosen < num_candidates:
+        raise RecordError(f"{chosen} is not the index of one of {num_candidates} candidates", "$.chosen")
+    _check_propensities(decision)
+    return decision
+
+
+def _same_length(path: str, length: int, num_candidates: int) -> None:
+    if length != num_candidates:
+        raise RecordError(f"{length} values for {num_candidates} candidates", path)
+
+
+def _check_propensities(decision: Decision) -> None:
+    for index, (propensity, survives) in enumerate(zip(decision.propensities, decision.survivors, strict=True)):
+        if not 0.0 <= propensity <= 1.0 + PROPENSITY_TOLERANCE:  # NaN fails too
+            raise RecordError(f"{propensity} is not a probability", f"$.propensities[{index}]")
+        if propensity > 0.0 and not survives:
+            raise RecordError(f"{propensity} for a candidate that was dropped", f"$.propensities[{index}]")
+    total = math.fsum(decision.propensities)
+    if decision.chosen is None:
+        if total != 0.0:
+            raise RecordError(f"sum to {total:.6g} although nothing was chosen", "$.propensities")
+        return
+    if abs(total - 1.0) > PROPENSITY_TOLERANCE:
+        raise RecordError(f"sum to {total:.6g}, not to 1", "$.propensities")
+    # `assign` solves many orders at once: its choice has no propensity of its own.
+    if decision.propensities[decision.chosen] == 0.0 and decision.decided_by != "assign":
+        raise RecordError("0 for the candidate that was chosen", f"$.propensities[{decision.chosen}]")
