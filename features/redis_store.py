@@ -49,7 +49,8 @@ class TileWriter:
     def __init__(self, redis_url: str, project: str = PROJECT, *, timeout_s: float = 5.0) -> None:
         self._address = address_of(redis_url)
         self._project = project
-        self._client = connect(redis_url, timeout_s, single_connection=True)
+        with store_errors(self._address):  # a single connection is opened at once
+            self._client = connect(redis_url, timeout_s, single_connection=True)
         self._encoders: dict[Entity, KeyEncoder] = {}
         self._shas: dict[str, bytes] = {}
 

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from features.expr import Program, to_sql
-from features.records import DEAD_LETTERS, LEDGER
+from features.records import DEAD_LETTERS, LEDGER, RECORD_OF_TOPIC
 from features.spec import PROJECT, Catalogue, LastField, LastGroup, Partial, Source, TileGroup
 from features.window import sql_tile
 
@@ -208,7 +210,10 @@ def _add_source(
 
 
 def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
-    """The columns that the job needs, in the schema's order: each one costs a conversion into Python and back."""
+    """The columns that the job needs, in the schema's order: each one costs a conversion into Python and back.
+
+    Raises: ValueError for a topic without records of its own, or a column that those records do not have.
+    """
     needed = {source.event_id, source.event_time, source.ingest_time}
     if source.dedup is not None:
         needed.add(source.dedup.by)
@@ -218,6 +223,14 @@ def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
         for part in parts:
             for program in (part.of, part.where):
                 needed |= set() if program is None else program.names
+    record = RECORD_OF_TOPIC.get(source.topic)
+    if record is None:
+        raise ValueError(
+            f"source {source.name}: topic {source.topic!r} has no record; known are {sorted(RECORD_OF_TOPIC)}"
+        )
+    unknown = needed - {known.name for known in msgspec.structs.fields(record)}
+    if unknown:
+        raise ValueError(f"source {source.name}: {record.__name__} (features/records.py) has no {sorted(unknown)}")
     return tuple(column for column in source.schema if column in needed)
 
 

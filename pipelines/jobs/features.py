@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from features.loader import load_catalogue
+from features.registry import load_registry, local_registry
 from features.spec import PROJECT, Catalogue
+from features.store import FeatureError
 from pipelines.jobs.submit import EXIT_ALREADY_RUNNING, AlreadyRunning, JobError, refuse_second, remote_settings
 from pipelines.sql import FeatureJobSql, JobOptions, render_feature_job
 
@@ -143,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AlreadyRunning as error:
         print(error, file=sys.stderr)
         return EXIT_ALREADY_RUNNING
-    except (JobError, ValueError, RuntimeError) as error:
+    except (JobError, FeatureError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps({"job_id": job_id, "name": sql.name, "fingerprint": fingerprint(sql)}))
@@ -157,14 +160,10 @@ def _applied(args: argparse.Namespace) -> tuple[Catalogue, dict[str, int]]:
             raise JobError(
                 "--definitions is for --render and --explain: a job runs what `hailstream features apply` has put into Redis"
             )
-        from features.loader import load_catalogue
-
         catalogue = load_catalogue(args.definitions)
-        return catalogue, {group.name: 1 for group in catalogue.groups()}
-    from features.registry import load_registry
-
+        return catalogue, local_registry(catalogue, args.project).generations()
     registry = load_registry(args.redis, args.project)
-    return registry.catalogue, {group.name: registry.generation_of(group.name) for group in registry.catalogue.groups()}
+    return registry.catalogue, registry.generations()
 
 
 def _parser() -> argparse.ArgumentParser:
