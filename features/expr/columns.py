@@ -71,7 +71,8 @@ def evaluate(program: Program, columns: Mapping[str, Column], *, num_rows: int |
     size = num_rows if size == 1 and num_rows is not None else size
     if num_rows is not None and size != num_rows:
         raise ValueError(f"columns have {size} rows, and {num_rows} are expected")
-    return Column(*(np.ascontiguousarray(np.broadcast_to(part, (size,))) for part in (values, valid, error)))
+    parts = (values, valid, error)  # widening a part that is wide already would be most of the time of a small request
+    return Column(*(p if len(p) == size else np.ascontiguousarray(np.broadcast_to(p, (size,))) for p in parts))
 
 
 Part = tuple[Array, Mask, Mask]  # values, valid, error; each (N,) or (1,); valid and error never both True
