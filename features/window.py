@@ -63,14 +63,16 @@ def num_whole_tiles(window_ms: int, hop_ms: int) -> int:
     return window_ms // hop_ms
 
 
-def sql_tile(column: str, hop_ms: int) -> str:
-    """The same floor division as SQL text (Flink, DuckDB), where `/` and MOD truncate towards zero.
+def sql_tile(column: str, hop_ms: int, dialect: str = "flink") -> str:
+    """The same floor division as SQL text for "flink" or "duckdb", where MOD truncates towards zero.
 
-    t - mod(mod(t, h) + h, h) is the start of the tile and divides by h without a rest; the result stays BIGINT.
+    t - mod(mod(t, h) + h, h) is the start of the tile, so the division leaves no rest; the result is a BIGINT. Integer
+    division is `/` in Flink and `//` in DuckDB, whose `/` gives doubles.
     """
     if hop_ms <= 0:
         raise ValueError(f"hop_ms must be positive, got {hop_ms}")
-    return f"(({column} - MOD(MOD({column}, {hop_ms}) + {hop_ms}, {hop_ms})) / {hop_ms})"
+    divide = {"flink": "/", "duckdb": "//"}[dialect]
+    return f"(({column} - MOD(MOD({column}, {hop_ms}) + {hop_ms}, {hop_ms})) {divide} {hop_ms})"
 
 
 def parse_duration_ms(text: str) -> int:

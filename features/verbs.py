@@ -1,0 +1,236 @@
+"""What `hailstream features …` does, as plain functions that return data; printing is the command line's work.
+
+`apply` is features.registry.apply_catalogue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from features.expr import Mistake, Mistakes
+from features.loader import load_catalogue
+from features.registry import ApplyReport, Registry, apply_catalogue, load_registry, local_registry
+from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status
+from features.spec import PROJECT
+from features.store import GroupStats
+from features.view_tests import CaseResult, load_cases, run_case
+from features.window import format_duration
+
+__all__ = ["ApplyReport", "apply_catalogue", "freshness", "get", "list_features", "test", "validate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureValue:
+    """One value of one key. `status` is a word (present, null, missing, stale, default); `age_ms` None if unknown."""
+
+    name: str
+    type: str
+    value: Any | None
+    status: str
+    age_ms: int | None
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFeatures:
+    """All values of one key, with the time they are asked for and the time through which events have been applied."""
+
+    view: str
+    key: str | int
+    as_of_ms: int
+    applied_through_ms: int | None
+    generation: int
+    values: tuple[FeatureValue, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedFeature:
+    view: str
+    entity: str
+    name: str
+    type: str
+    meaning: str
+    default: Any | None
+    unit: str
+    generation: int | None
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFreshness:
+    """`slo_p99_ms` is the strictest of the views that read the group; `met` None where nothing was measured or asked."""
+
+    group: str
+    stats: GroupStats
+    slo_p99_ms: int | None
+    met: bool | None
+
+
+def validate(folder: Path | str) -> list[Mistake]:
+    """All mistakes of all files of a catalogue and its tests, sorted by place; empty when it is right."""
+    found: list[Mistake] = []
+    try:
+        catalogue = load_catalogue(folder)
+        load_cases(folder, catalogue)
+    except Mistakes as error:
+        found = list(error.items)
+    return found
+
+
+def test(folder: Path | str, view: str | None = None) -> list[CaseResult]:
+    """Run the YAML tests of one view or of all. Raises: Mistakes for wrong YAML, KeyError for an unknown view."""
+    catalogue = load_catalogue(folder)
+    if view is not None and view not in catalogue.views:
+        raise KeyError(f"no view {view!r}; known are {sorted(catalogue.views)}")
+    registry = local_registry(catalogue)
+    cases = load_cases(folder, catalogue)
+    return [run_case(case, registry) for case in cases if view in (None, case.view)]
+
+
+def get(
+    redis_url: str,
+    view: str,
+    keys: Sequence[str],
+    *,
+    as_of: int | str = "applied",
+    project: str = PROJECT,
+) -> list[KeyFeatures]:
+    """Values, statuses and ages of some keys, as the engine would be served them.
+
+    `as_of`: epoch milliseconds; "wall", now; or "applied", the time through which the view's events have been applied,
+    which is what to ask on replayed data. An entity's name stands for its view where it has only one.
+    Raises: KeyError for an unknown view; ValueError for a key that is not of the entity's type or an `as_of` that is
+    none of these; StoreError.
+    """
+    from features.redis_store import FeatureReader, compile_read_plan
+
+    registry = load_registry(redis_url, project)
+    name = resolve_view(registry, view)
+    entity = registry.catalogue.views[name].entity
+    typed: list[str | int] = [_typed_key(entity.type, entity.join_key, key) for key in keys]
+    plan = compile_read_plan(registry, {name: name})
+    reader = FeatureReader(redis_url, project)
+    try:
+        as_of_ms = _as_of_ms(as_of, lambda: reader.read(plan, {name: []}, 0)[name].applied_through_ms)
+        batch = reader.read(plan, {name: typed}, as_of_ms)[name]
+    finally:
+        reader.close()
+    return [_key_features(registry, batch, row, key, as_of_ms) for row, key in enumerate(typed)]
+
+
+def resolve_view(registry: Registry, name: str) -> str:
+    """A view by its name, or by its entity's where that is unambiguous. Raises: KeyError naming the views."""
+    views = registry.catalogue.views
+    if name in views:
+        return name
+    of_entity = [view.name for view in views.values() if view.entity.name == name]
+    if len(of_entity) == 1:
+        return of_entity[0]
+    known = f"choose one of {of_entity}" if of_entity else f"applied are {sorted(views)}"
+    raise KeyError(f"no view {name!r}; {known}")
+
+
+def list_features(
+    redis_url: str | None = None, folder: Path | str | None = None, project: str = PROJECT
+) -> list[ListedFeature]:
+    """Every feature that is applied, or, with `folder`, declared there."""
+    if folder is not None:
+        catalogue, registry = load_catalogue(folder), None
+    elif redis_url is not None:
+        registry = load_registry(redis_url, project)
+        catalogue = registry.catalogue
+    else:
+        raise ValueError("list_features needs a redis_url or a folder")
+    return [
+        ListedFeature(
+            view=view.name,
+            entity=view.entity.name,
+            name=spec.name,
+            type=spec.served_type,
+            meaning=_meaning(spec),
+            default=spec.default,
+            unit=spec.unit,
+            generation=None if registry is None else registry.view_generation(view.name),
+            place=f"{spec.file}:{spec.line}",
+        )
+        for view in catalogue.views.values()
+        for spec in view.features
+    ]
+
+
+def freshness(redis_url: str, project: str = PROJECT) -> list[GroupFreshness]:
+    """How long records took from Kafka to readable, per group, against the views' objective."""
+    from features.redis_store import group_stats
+
+    registry = load_registry(redis_url, project)
+    stats = group_stats(redis_url, registry.groups(), project)
+    out = []
+    for group in registry.catalogue.groups():
+        asked = [
+            view.freshness_slo_p99_ms
+            for view in registry.catalogue.views.values()
+            if view.freshness_slo_p99_ms is not None
+            and any(f.aggregate and registry.catalogue.group_for(view, f).name == group.name for f in view.features)
+        ]
+        slo, measured = min(asked, default=None), stats[group.name].freshness_p99_ms
+        met = None if slo is None or measured is None else measured <= slo
+        out.append(GroupFreshness(group=group.name, stats=stats[group.name], slo_p99_ms=slo, met=met))
+    return out
+
+
+def _as_of_ms(as_of: int | str, applied_through: Any) -> int:
+    if isinstance(as_of, int):
+        return as_of
+    if as_of == "applied":
+        through_ms = applied_through()
+        return int(time.time() * 1000) if through_ms is None else through_ms
+    if as_of == "wall":
+        return int(time.time() * 1000)
+    try:
+        return int(as_of)
+    except ValueError:
+        raise ValueError(f"as_of {as_of!r} is not 'wall', 'applied' or epoch milliseconds") from None
+
+
+def _typed_key(type_name: str, join_key: str, key: str) -> str | int:
+    if type_name == "string":
+        return key
+    try:
+        return int(key)
+    except ValueError:
+        raise ValueError(f"{join_key} is an int, {key!r} is not") from None
+
+
+def _key_features(registry: Registry, batch: FeatureBatch, row: int, key: str | int, as_of_ms: int) -> KeyFeatures:
+    view, values = registry.catalogue.views[batch.view], batch.row(row)
+    return KeyFeatures(
+        view=batch.view,
+        key=key,
+        as_of_ms=as_of_ms,
+        applied_through_ms=batch.applied_through_ms,
+        generation=batch.generation,
+        values=tuple(
+            FeatureValue(
+                name=spec.name,
+                type=spec.served_type,
+                value=values[spec.name],
+                status=Status(batch.statuses[row, f]).name.lower(),
+                age_ms=None if batch.ages_ms[row, f] == UNKNOWN_AGE_MS else int(batch.ages_ms[row, f]),
+                unit=spec.unit,
+            )
+            for f, spec in enumerate(view.features)
+        ),
+    )
+
+
+def _meaning(spec: Any) -> str:
+    if spec.expr is not None:
+        return spec.expr.source.text
+    of = f" of {spec.of.source.text}" if spec.of is not None else ""
+    where = f" where {spec.where.source.text}" if spec.where is not None else ""
+    window = f" over {format_duration(spec.window_ms)}" if spec.window_ms is not None else ""
+    return f"{spec.aggregate}{of}{where}{window}"

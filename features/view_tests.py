@@ -1,0 +1,223 @@
+"""The YAML tests of a view: given events and query times, expect values; run on the reference aggregator, no JVM.
+
+    view: driver_activity
+    cases:
+      - name: a trip leaves the window by itself
+        events:
+          - {at: "08:00", driver_id: d-1, event_type: completed, fare_cents: 1200}
+        expect:
+          - {key: d-1, as_of: "08:10", values: {completed_15m: 1}}
+          - {key: d-2, as_of: "08:10", values: {max_fare_24h: null}, statuses: {max_fare_24h: "null"}}
+
+`at` is the event time, `ingest` the arrival (default: the same moment); both, like `as_of`, are HH:MM[:SS[.mmm]] of one
+day, with an optional "+Nd " in front, or epoch milliseconds. Columns that are left out are null, or "-" and 0 where the
+source does not allow null. An event is known to a query when it arrived before it, and meets its fate as in the job.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from features.aggregate import replay
+from features.expr import Mistake, Mistakes
+from features.registry import Registry
+from features.rows import Status
+from features.spec import Catalogue, FeatureView, Source
+from features.store import InMemoryStore
+from features.window import DAY_MS, HOUR_MS, MINUTE_MS
+from features.yaml_fields import Fields, Problems
+from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, mistake, name_hint
+
+DAY_START_MS: Final = 1_704_067_200_000  # 2024-01-01T00:00:00Z
+_TIME = re.compile(r"(?:\+(?P<d>\d+)d )?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<ms>\d{3}))?)?")
+_STATUSES: Final = {status.name.lower(): status for status in Status}
+_KINDS: Final[dict[str, tuple[type, ...]]] = {"int": (int,), "double": (int, float), "bool": (bool,), "string": (str,)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    key: str | int
+    as_of_ms: int
+    values: Mapping[str, tuple[Any, Node]]
+    statuses: Mapping[str, tuple[Status, Node]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    view: str
+    name: str
+    file: str
+    line: int
+    events: tuple[Mapping[str, Any], ...]
+    expect: tuple[Expectation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """`failures` say what came instead, each at the place of the expectation."""
+
+    case: Case
+    failures: tuple[Mistake, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+
+def load_cases(folder: Path | str, catalogue: Catalogue) -> list[Case]:
+    """All cases under `<folder>/tests`. Raises: Mistakes with every mistake of every file."""
+    problems = Problems()
+    cases: list[Case] = []
+    for path in sorted((Path(folder) / "tests").glob("*.yaml")):
+        try:
+            node = load_yaml(path, name=str(path))
+        except Mistakes as error:
+            problems.extend(error.items)
+            continue
+        fields = Fields(node, problems, ("view", "cases"), "a test file")
+        name = fields.choice("view", tuple(catalogue.views))
+        if name is not None:
+            cases += [_case(item, catalogue.views[name], problems) for item in _items(fields, "cases")]
+    problems.raise_if_any()
+    return cases
+
+
+def run_case(case: Case, registry: Registry) -> CaseResult:
+    """Each query sees a store that holds what had arrived before it."""
+    from features.read_plan import compile_read_plan
+
+    started = time.perf_counter()
+    view = registry.catalogue.views[case.view]
+    plan = compile_read_plan(registry, {"view": case.view})
+    failures: list[Mistake] = []
+    for wanted in case.expect:
+        store = InMemoryStore(registry.project)
+        known = [event for event in case.events if event[view.source.ingest_time] < wanted.as_of_ms]
+        replay(store, registry.catalogue, registry.generations(), view.source, known)
+        batch = store.read(plan, {"view": [wanted.key]}, wanted.as_of_ms)["view"]
+        row = batch.row(0)
+        for name, (value, node) in wanted.values.items():
+            if not _same(row[name], value):
+                failures.append(mistake(node, "expect", f"{name} is {_show(row[name])}, expected {_show(value)}"))
+        for name, (status, node) in wanted.statuses.items():
+            got = Status(batch.statuses[0, batch.names.index(name)])
+            if got != status:
+                message = f"{name} is {got.name.lower()}, expected {status.name.lower()}"
+                failures.append(mistake(node, "expect", message))
+    return CaseResult(case=case, failures=tuple(failures), seconds=time.perf_counter() - started)
+
+
+def _case(node: Node, view: FeatureView, problems: Problems) -> Case:
+    fields = Fields(node, problems, ("name", "events", "expect"), "a case")
+    events = [_event(item, view.source, problems, i) for i, item in enumerate(_items(fields, "events"))]
+    return Case(
+        view=view.name,
+        name=fields.text("name") or "",
+        file=node.file,
+        line=node.line,
+        events=tuple(sorted(events, key=lambda event: event[view.source.ingest_time])),
+        expect=tuple(_expectation(item, view, problems) for item in _items(fields, "expect")),
+    )
+
+
+def _items(fields: Fields, name: str) -> list[Node]:
+    node = fields.optional(name)
+    if isinstance(node, SeqNode):
+        return list(node)
+    fields.problems.add(node or fields.node, "missing", f"{fields.what} needs '{name}', a list")
+    return []
+
+
+def _event(node: Node, source: Source, problems: Problems, index: int) -> dict[str, Any]:
+    times = {source.event_time, source.ingest_time}
+    columns = [name for name in source.schema if name not in times]
+    fields = Fields(node, problems, ("at", "ingest", *columns), "an event")
+    event: dict[str, Any] = {}
+    for name in columns:
+        kind, nullable = source.schema[name].removesuffix("?"), source.schema[name].endswith("?")
+        given = fields.scalar(name, required=False)
+        if given is None:
+            event[name] = None if nullable else "-" if kind == "string" else 0
+        elif not isinstance(given.value, _KINDS[kind]) or isinstance(given.value, bool) != (kind == "bool"):
+            problems.add(given, "type", f"'{name}' is {source.schema[name]}, not {given.text}")
+            event[name] = None
+        else:
+            event[name] = given.value
+    if not fields.has(source.event_id):
+        event[source.event_id] = f"e{index:04d}"
+    event[source.event_time] = _time(fields, "at") or 0
+    ingest_ms = _time(fields, "ingest") if fields.has("ingest") else None
+    event[source.ingest_time] = event[source.event_time] if ingest_ms is None else ingest_ms
+    return event
+
+
+def _expectation(node: Node, view: FeatureView, problems: Problems) -> Expectation:
+    fields = Fields(node, problems, ("key", "as_of", "values", "statuses"), "an expectation")
+    key = fields.scalar("key")
+    wanted = int if view.entity.type == "int" else str
+    if key is not None and (not isinstance(key.value, wanted) or isinstance(key.value, bool)):
+        problems.add(key, "type", f"a key of entity '{view.entity.name}' is {view.entity.type}, not {key.text}")
+    values = {name.text: (value.value, value) for name, value in _features(fields, "values", view, problems)}
+    statuses: dict[str, tuple[Status, Node]] = {}
+    for name, value in _features(fields, "statuses", view, problems):
+        if value.text in _STATUSES:
+            statuses[name.text] = (_STATUSES[value.text], value)
+        else:
+            problems.add(value, "status", f"unknown status '{value.text}'", f"known are {', '.join(_STATUSES)}")
+    as_of_ms = _time(fields, "as_of")
+    raw_key: Any = key.value if key is not None else None
+    return Expectation(key=raw_key, as_of_ms=as_of_ms or 0, values=values, statuses=statuses)
+
+
+def _features(fields: Fields, name: str, view: FeatureView, problems: Problems) -> list[tuple[ScalarNode, ScalarNode]]:
+    node = fields.optional(name)
+    if node is None:
+        return []
+    if not isinstance(node, MapNode):
+        problems.add(node, "type", f"'{name}' must be a mapping of features")
+        return []
+    known = [spec.name for spec in view.features]
+    out = []
+    for key, value in node.items():
+        if key.text not in known:
+            hint = name_hint(key.text, known) or f"it is not declared in {view.file}"
+            problems.add(key, "unknown", f"view '{view.name}' has no feature '{key.text}'", hint)
+        elif isinstance(value, ScalarNode):
+            out.append((key, value))
+        else:
+            problems.add(value, "type", "expected a single value")
+    return out
+
+
+def _time(fields: Fields, name: str) -> int | None:
+    node = fields.scalar(name)
+    if node is None:
+        return None
+    if isinstance(node.value, int) and not isinstance(node.value, bool):
+        return node.value
+    match = _TIME.fullmatch(node.text)
+    if match is None:
+        fields.problems.add(
+            node, "time", f"'{node.text}' is not a time", 'write "08:30", "08:30:00.250" or "+1d 08:30"'
+        )
+        return None
+    part = {unit: int(text or 0) for unit, text in match.groupdict().items()}
+    in_day_ms = part["h"] * HOUR_MS + part["m"] * MINUTE_MS + part["s"] * 1000 + part["ms"]
+    return DAY_START_MS + part["d"] * DAY_MS + in_day_ms
+
+
+def _same(got: Any, wanted: Any) -> bool:
+    if isinstance(got, float) and isinstance(wanted, int | float):
+        return math.isclose(got, wanted, rel_tol=1e-9)
+    return got == wanted and (got is None) == (wanted is None)
+
+
+def _show(value: Any) -> str:
+    return "null" if value is None else repr(value)
