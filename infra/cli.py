@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.commands import engine, features, jobs, samples, stack, training, trips
+from infra.commands import demo, engine, features, jobs, samples, stack, training, trips
 
 app = typer.Typer(
     name="hailstream",
@@ -13,6 +13,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
+app.command(rich_help_panel="Start here")(demo.demo)
 STACK = "Local stack"
 app.command(rich_help_panel=STACK)(stack.up)
 app.command(rich_help_panel=STACK)(stack.down)

@@ -62,7 +62,11 @@ def test(
         )
     else:
         for result in failed:
-            err.print(f"{result.case.file}:{result.case.line}: {result.case.view}: {result.case.name}", style="red", markup=False)
+            err.print(
+                f"{result.case.file}:{result.case.line}: {result.case.view}: {result.case.name}",
+                style="red",
+                markup=False,
+            )
             for failure in result.failures:
                 err.print(f"  {failure}", markup=False)
         out.print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
