@@ -200,7 +200,7 @@ class _Compiler:
         problem = expect(program.type)
         if problem is not None:
             hint = "say what null means with ??" if program.type.nullable and "null" in problem else ""
-            self.note(source, "type", f"{what} is a {program.type}; {problem}", hint)
+            self.note(source, "type", f"{what} has type {program.type}; {problem}", hint)
             return None
         return program
 

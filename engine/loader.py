@@ -213,7 +213,7 @@ class _Reader:
         """Which field holds the key: the one named, else one called as the role, else the entity's join key."""
         fields = {**{name: Type("string", False) for name in ENVELOPE}, **request, **candidate_fields}
         place = explicit or key
-        wanted = [explicit.text] if explicit else [key.text, view.entity.join_key]
+        wanted = [explicit.text] if explicit else list(dict.fromkeys((key.text, view.entity.join_key)))
         field = next((name for name in wanted if name in fields), None)
         if field is None:
             if not self.broken & set(wanted):
@@ -564,7 +564,8 @@ class _Reader:
         value: Any = node.value if isinstance(node, ScalarNode) else None
         if kind is float and type(value) is int:
             value = float(value)
-        if type(value) not in (int, float) or type(value) is not kind or not math.isfinite(value):
+        is_kind: bool = type(value) is kind
+        if not is_kind or not math.isfinite(value):
             self.note(node, "type", f"{what} must be a {'whole ' if kind is int else ''}number")
             return default
         if not low <= value <= high:

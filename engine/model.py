@@ -75,7 +75,8 @@ class ColumnProgram:
         """
         x_NF = np.empty((num_rows, len(self.columns)), dtype=np.float32)
         for at, (_, program, fill) in enumerate(self.columns):
-            column = evaluate(program, columns)
+            # A bare name, which most inputs are, is its column: evaluating it would cost as much as a whole expression.
+            column = columns[str(program.root.value)] if program.root.step == "name" else evaluate(program, columns)
             if column.valid.all():
                 x_NF[:, at] = column.values
             else:
