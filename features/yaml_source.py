@@ -255,8 +255,8 @@ def _core_value(node: Any) -> bool | int | float | str | None:
         return None
     if _BOOL.fullmatch(text):
         return text.lower() == "true"
-    if _INT.fullmatch(text) and len(text) < 1000:
-        return int(text)
+    if _INT.fullmatch(text):
+        return int(text) if len(text) < 1000 else text  # Python's own limit, and far beyond any number meant
     if _OCTAL_OR_HEX.fullmatch(text):
         return int(text, 0)
     if _SPECIAL_FLOAT.fullmatch(text):

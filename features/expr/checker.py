@@ -33,6 +33,7 @@ from features.expr.types import (
 )
 
 _EMPTY_VALUE: Final = {"int": "0", "double": "0.0", "bool": "false", "string": "''"}
+_ORDER: Final = frozenset({"<", "<=", ">", ">="})
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
@@ -103,7 +104,7 @@ class _Checker:
             return None
         if fitted.type.nullable and not expect.nullable:
             default = _EMPTY_VALUE.get(expect.kind, "…")
-            hint = f"give a default: ({self._text(step)}) ?? {default}"
+            hint = f"give a default: {self._operand(step)} ?? {default}"
             self._note(step, "nullable", f"this may be null ({step.type}), and {_a(expect)} is expected", hint)
             return None
         return fitted
@@ -113,11 +114,17 @@ class _Checker:
     def _name(self, node: Name, present: frozenset[str]) -> Step | None:
         found = self.names.get(node.name)
         if found is None:
-            self._note(node, "unknown-name", f"unknown name '{node.name}'", name_hint(node.name, self.names))
+            self._note(node, "unknown-name", f"unknown name '{node.name}'", self._name_hint(node.name))
             return None
         if node.name in present:
             found = found.required()
         return Step("name", found, (), node.start, node.end, node.name)
+
+    def _name_hint(self, name: str) -> str:
+        owner = name.rpartition(".")[0]
+        if owner in self.names and did_you_mean(name, self.names) is None:
+            return f"'{owner}' is {_a(self.names[owner])} and has no fields"
+        return name_hint(name, self.names)
 
     def _logic(self, node: Logic, present: frozenset[str]) -> _Checked:
         is_and = node.op == "&&"
@@ -141,7 +148,7 @@ class _Checker:
         condition = self.check(node.condition, present)
         test = self._bool(condition.step, "? :")
         if test is not None and test.type.nullable:
-            hint = f"say what null means: ({self._text(test)}) ?? false"
+            hint = f"say what null means: {self._operand(test)} ?? false"
             self._note(test, "nullable", f"the condition may be null ({test.type})", hint)
         then = self.check(node.then, present | condition.if_true).step
         otherwise = self.check(node.otherwise, present | condition.if_false).step
@@ -171,8 +178,16 @@ class _Checker:
             return _Checked(self._coalesce(node, left, right))
         if node.op == "/" and left is not None and right is not None and left.type.kind == right.type.kind == "int":
             a, b = self._text(left), self._text(right)
-            hint = f"write div({a}, {b}) for the whole number, or double({a}) / double({b})"
+            real_a, real_b = (
+                f"{s.value}.0" if s.step == "const" else f"double({self._text(s)})" for s in (left, right)
+            )
+            hint = f"write div({a}, {b}) for the whole number, or {real_a} / {real_b}"
             self._note(node, "int-division", "'/' between two ints does not compile", hint)
+            return _Checked(None)
+        chained = isinstance(node.left, Binary) and node.left.op in _ORDER and node.op in _ORDER
+        if chained and left is not None and left.type.kind == "bool":
+            hint = "join two comparisons: a < b && b < c"
+            self._note(node, "type", f"'{node.op}' cannot compare the result of a comparison", hint)
             return _Checked(None)
         return _Checked(self._apply(node, node.op, OPERATORS[node.op], [left, right]))
 
@@ -197,6 +212,8 @@ class _Checker:
         if item is None or any(option is None for option in options):
             return None
         self._refuse_null(item, "in")
+        if item.type.kind == "null":
+            return None
         known = [option for option in options if option is not None]
         if item.type.kind == "int" and any(option.type.kind == "double" for option in known):
             item = _coerce(item, "double") or item
@@ -318,10 +335,15 @@ class _Checker:
             )
             return
         text, default = self._text(step), _EMPTY_VALUE[step.type.kind]
-        hint = f"give a default: ({text} ?? {default})"
+        hint = f"give a default: ({self._operand(step)} ?? {default})"
         if step.step == "name":
             hint = f"guard it: {text} != null && …, or give a default: ({text} ?? {default})"
         self._note(step, "nullable", f"'{text}' may be null ({step.type}), and '{name}' needs a value", hint)
+
+    def _operand(self, step: Step) -> str:
+        """The text of a step, in parentheses unless it is one word."""
+        text = self._text(step)
+        return text if step.step in ("name", "const") else f"({text})"
 
     def _text(self, step: Step) -> str:
         text = " ".join(self.source.text[step.start : step.end].split())

@@ -62,7 +62,7 @@ class _Writer:
             return None
         inner = [self.failed(arg) for arg in step.args]
         some = [text for text in inner if text is not None]
-        if not some and step.step not in _CAN_FAIL:
+        if not some and not _can_fail(step):
             return None
         if not step.type.nullable:
             return f"({self.value(step)} IS NULL)"
@@ -140,7 +140,20 @@ class _Writer:
         inner = step.args[0]
         if inner.step == "is_null" and self.failed(inner.args[0]) is None:
             return f"({self.value(inner.args[0])} IS NOT NULL)"
+        if self.flink and inner.step in _NEGATED_ORDER and any(_may_be_nan(arg) for arg in inner.args):
+            # Calcite reads NOT (a < b) as a >= b, which is wrong for NaN.
+            negated = Step(_NEGATED_ORDER[inner.step], inner.type, inner.args, inner.start, inner.end)
+            nans = " OR ".join(self._is_nan(arg) for arg in inner.args if _may_be_nan(arg))
+            return f"({nans} OR {self.value(negated)})"
+        if self.flink and inner.step in ("and", "or") and any(_may_be_nan(part) for part in inner.walk()):
+            items = tuple(Step("not", arg.type, (arg,), arg.start, arg.end) for arg in inner.args)
+            dual = "or" if inner.step == "and" else "and"
+            return self.value(Step(dual, inner.type, items, inner.start, inner.end))
         return f"(NOT {self.value(inner)})"
+
+    def _is_nan(self, step: Step) -> str:
+        text = self.value(step)
+        return f"CAST({text} AS STRING) = 'NaN'" if self.flink else f"isnan({text})"
 
     def _if(self, step: Step) -> str:
         condition, then, otherwise = (self.value(arg) for arg in step.args)
@@ -155,22 +168,26 @@ class _Writer:
         if kind != "double" or self.flink:
             return plain
         # DuckDB sorts NaN above all and equal to itself; IEEE says false, and true for `!=`.
-        nans = [text for text, arg in ((a, left), (b, right)) if arg.step != "const"]
-        if not nans:
+        guarded, text = (right, b) if operator in ("lt", "le") else (left, a)
+        if guarded.step == "const" or (operator in ("eq", "ne") and right.step == "const"):
             return plain
-        is_nan = " OR ".join(f"isnan({text})" for text in nans)
-        return f"(CASE WHEN {is_nan} THEN {self._if_known(step, operator == 'ne')} ELSE {plain} END)"
-
-    def _if_known(self, step: Step, value: bool) -> str:
-        """A truth value, or NULL where an operand is NULL."""
-        texts = [self.value(arg) for arg in step.args if arg.step != "const"]
-        known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
-        return f"(CASE WHEN {known} THEN {'TRUE' if value else 'FALSE'} END)"
+        exact = f"({plain} OR isnan({text}))" if operator == "ne" else f"({plain} AND NOT isnan({text}))"
+        if self.failed(left) is None and self.failed(right) is None:
+            return exact
+        return f"(CASE WHEN {a} IS NOT NULL AND {b} IS NOT NULL THEN {exact} END)"
 
     def _in(self, step: Step) -> str:
         item, *options = step.args
-        listed = ", ".join(self._constant(option, bare=item.step != "const") for option in options)
-        return f"({self.value(item)} IN ({listed}))"  # NaN is in no list of literals, in DuckDB too
+        text = self.value(item)
+        if self.flink and any(option.value == 0.0 and option.type.kind == "double" for option in options):
+            # Flink looks doubles up in a hash set, which tells -0.0 from 0.0.
+            rest = [option for option in options if option.value != 0.0]
+            zero = f"ABS({text}) = 0.0E0"
+            return f"({zero} OR {self._listed(text, item, rest)})" if rest else f"({zero})"
+        return f"({self._listed(text, item, options)})"  # NaN is in no list of literals, in DuckDB too
+
+    def _listed(self, text: str, item: Step, options: list[Step]) -> str:
+        return f"{text} IN ({', '.join(self._constant(option, bare=item.step != 'const') for option in options)})"
 
     def _extreme(self, step: Step, operator: str) -> str:
         """The fold of `interpret._least`, with NULL and NaN winning."""
@@ -180,12 +197,10 @@ class _Writer:
             other = self.value(arg)
             better = f"{other} {sign} {text}"
             if step.type.kind == "double":
-                # Flink's NaN is unequal to itself, but Calcite rewrites `x <> x`; only NaN is outside [-inf, inf].
-                if self.flink:
-                    nan, self_nan = (f"NOT ({t} <= 0.0E0 OR {t} > 0.0E0)" for t in (other, text))
-                else:
-                    nan, self_nan = f"isnan({other})", f"isnan({text})"
-                better = f"{nan} OR ({better} AND NOT ({self_nan}))" if not self.flink else f"{nan} OR {better}"
+                if not self.flink:  # DuckDB's NaN sorts above all, so a NaN so far has to be kept by name
+                    better = f"isnan({other}) OR ({better} AND NOT isnan({text}))"
+                elif _may_be_nan(arg):
+                    better = f"{self._is_nan(arg)} OR {better}"
             null = f"{text} IS NULL OR {other} IS NULL"
             text = f"(CASE WHEN {null} THEN CAST(NULL AS {self.types[step.type.kind]}) WHEN {better} THEN {other} ELSE {text} END)"
             if len(text) > MAX_SQL:
@@ -204,7 +219,7 @@ class _Writer:
         if step.step in _EXACT:
             return self._exact(step.step, a, b)
         if step.step in ("div_int", "mod_int"):
-            return self._divide(step.step, a, b)
+            return self._divide(step, a, b)
         return self._function(step, a, b)
 
     def _exact(self, step: str, a: str, b: str) -> str:
@@ -216,17 +231,16 @@ class _Writer:
         # From DECIMAL to BIGINT Flink wraps without a word; from STRING it checks.
         return f"TRY_CAST(CAST({wide} AS STRING) AS BIGINT)"
 
-    def _divide(self, step: str, a: str, b: str) -> str:
-        bad = f"{b} = 0 OR ({a} = {self._min()} AND {b} = -1)"
-        if step == "mod_int":
+    def _divide(self, step: Step, a: str, b: str) -> str:
+        if step.step == "mod_int":
             good = f"MOD({a}, {b})" if self.flink else f"({a} % {b})"
         else:
-            good = f"{a} / {b}" if self.flink else f"{a} // {b}"
-        # NULL // 0 would be NULL anyway; the first branch must not be taken for a NULL operand, and is not.
+            good = f"({a} / {b})" if self.flink else f"({a} // {b})"
+        if not _can_fail(step):
+            return good
+        least = f"(CAST({INT_MIN + 1} AS BIGINT) - CAST(1 AS BIGINT))"
+        bad = f"{b} = 0 OR ({a} = {least} AND {b} = -1)"
         return f"(CASE WHEN {bad} THEN CAST(NULL AS BIGINT) ELSE {good} END)"
-
-    def _min(self) -> str:
-        return f"(CAST({INT_MIN + 1} AS BIGINT) - CAST(1 AS BIGINT))"
 
     def _function(self, step: Step, a: str, b: str) -> str:
         flink, name = self.flink, step.step
@@ -245,7 +259,7 @@ class _Writer:
         if name == "size":
             return f"CAST(CHAR_LENGTH({a}) AS BIGINT)" if flink else f"length({a})"
         if name == "contains":
-            return f"(POSITION({b} IN {a}) > 0)" if flink else f"contains({a}, {b})"
+            return f"(LOCATE({b}, {a}) > 0)" if flink else f"contains({a}, {b})"
         if name in ("starts_with", "ends_with"):
             return f"{name.replace('_with', 'with').upper() if flink else name}({a}, {b})"
         if name == "string_of_int":
@@ -261,8 +275,25 @@ class _Writer:
 
 
 _CAN_FAIL: Final = frozenset(
-    ["add_int", "sub_int", "mul_int", "neg_int", "abs_int", "div_int", "mod_int", "int_of_double", "int_of_string", "double_of_string"]
+    [
+        "add_int",
+        "sub_int",
+        "mul_int",
+        "neg_int",
+        "abs_int",
+        "div_int",
+        "mod_int",
+        "int_of_double",
+        "int_of_string",
+        "double_of_string",
+    ]
 )
+_NEGATED_ORDER: Final = {
+    "lt_double": "ge_double",
+    "le_double": "gt_double",
+    "gt_double": "le_double",
+    "ge_double": "lt_double",
+}
 _EXACT: Final = {
     "add_int": "({a} + {b})",
     "sub_int": "({a} - {b})",
@@ -284,6 +315,18 @@ _PLAIN: Final = {
     "double_of_int": "CAST({a} AS DOUBLE)",
     "string_of_bool": "(CASE WHEN {a} THEN 'true' WHEN NOT {a} THEN 'false' END)",
 }
+
+
+def _may_be_nan(step: Step) -> bool:
+    """Whether a double can be NaN in Flink. Columns cannot: records are JSON, and a NaN feature is stored as null."""
+    return step.type.kind == "double" and step.step not in ("name", "const", "double_of_int", "double_of_string")
+
+
+def _can_fail(step: Step) -> bool:
+    """Whether the step itself, apart from its operands, can be a row error."""
+    if step.step in ("div_int", "mod_int") and step.args[1].step == "const":
+        return step.args[1].value in (0, -1)
+    return step.step in _CAN_FAIL
 
 
 def _any(*texts: str | None) -> str | None:
