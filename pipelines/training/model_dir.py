@@ -9,12 +9,14 @@ weights, program and report give the same hash wherever and whenever they are wr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 FORMAT: Final = 1
 GOLDEN_ATOL: Final = 1e-5
+ABANDONED_S: Final = 3600
 VERSION: Final = re.compile(r"^v(\d{4,})$")
 NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,63}$")
 
@@ -69,6 +72,7 @@ class StagedModel:
             raise PublishError(f"model name {name!r}: use lower-case letters, digits and _, first a letter, at most 64")
         self._versions = models_dir / name / "versions"
         self._versions.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(self._versions)
         self.path = self._versions / f".staged-{uuid.uuid4().hex}"
         self.path.mkdir()
         contents = files.contents()
@@ -113,6 +117,14 @@ class StagedModel:
     def __exit__(self, *exc: object) -> None:
         if self.path.name.startswith(".staged-"):
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _remove_abandoned(versions: Path) -> None:
+    """Staged directories of runs that were killed; a run stages for seconds, so an hour is far beyond any."""
+    for path in versions.glob(".staged-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def hash_of(files: Mapping[str, str]) -> str:

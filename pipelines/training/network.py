@@ -105,8 +105,8 @@ def to_onnx(network: AcceptNetwork) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.onnx.export(
-            network, (example,), buffer, dynamo=False, opset_version=ONNX_OPSET,
-            input_names=["x"], output_names=["p"], dynamic_axes={"x": {0: "N"}, "p": {0: "N"}},
+            network, (example,), buffer,  # type: ignore[arg-type]  # torch 2.11's hint forgets buffers
+            dynamo=False, opset_version=ONNX_OPSET, input_names=["x"], output_names=["p"], dynamic_axes={"x": {0: "N"}, "p": {0: "N"}},
         )  # fmt: skip
     onnx.checker.check_model(onnx.load_from_string(buffer.getvalue()), full_check=True)
     return buffer.getvalue()

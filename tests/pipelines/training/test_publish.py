@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,18 @@ def test_a_run_that_fails_before_publishing_leaves_nothing(tmp_path: Path) -> No
         raise RuntimeError("the graph differs")
     assert list((tmp_path / NAME / "versions").iterdir()) == []
     assert list_models(tmp_path) == []
+
+
+def test_what_a_killed_run_left_is_removed_by_a_later_one(models: Path) -> None:
+    versions = models / NAME / "versions"
+    for name, age_s in (("old", 7200), ("fresh", 5)):
+        left = versions / f".staged-{name}"
+        left.mkdir()
+        (left / "model.onnx").write_bytes(b"x")
+        os.utime(left, (time.time() - age_s,) * 2)
+    publish(models)
+    assert [p.name for p in versions.glob(".staged-*")] == [".staged-fresh"]
+    assert {entry.version for entry in list_models(models)} == {"v0001", "v0002", "v0003", "v0004"}
 
 
 def test_no_pickle_is_written(models: Path) -> None:

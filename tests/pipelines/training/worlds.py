@@ -125,12 +125,12 @@ def zone_batch(requested: int) -> FeatureBatch:
     )  # fmt: skip
 
 
-def sample_row(decision: Decision, accepted: int | None, **changes: Any) -> dict[str, Any]:
+def sample_row(made: Decision, accepted: int | None, **changes: Any) -> dict[str, Any]:
     """One row of the folded samples."""
     row = {
-        "sample_id": decision.decision_id, "strategy": decision.strategy, "event_time_ms": decision.event_time_ms,
+        "sample_id": made.decision_id, "strategy": made.strategy, "event_time_ms": made.event_time_ms,
         "kind": "positive" if accepted else "negative", "closed": True, "accepted": accepted, "completed": accepted,
-        "propensity_valid": True, "decision": encode(decision),
+        "propensity_valid": True, "decision": encode(made),
     }  # fmt: skip
     return row | changes
 

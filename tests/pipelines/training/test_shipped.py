@@ -1,0 +1,156 @@
+"""The public entry on what is shipped: a sample log on disk, the shipped strategy, catalogue and column program."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.model import ColumnProgram, check_names, load_model
+from features.loader import load_catalogue
+from features.records import SAMPLES, Sample, encode
+from features.rows import DTYPES, FeatureBatch, to_served
+from features.spec import Catalogue
+from features.topics import Message
+from pipelines.sample_log import SampleLogWriter
+from pipelines.training import GateConfig, TrainConfig, TrainingError, train
+from pipelines.training.names import DEFINITIONS_DIR, strategy_names
+from pipelines.training.trainer import _program
+from tests.pipelines.training.worlds import START_MS, STRATEGY, make_decision
+
+NUM = 900
+SEED = 5
+ROLES = {"driver": "driver_activity", "driver_state": "driver_state", "pickup_zone": "zone_demand"}
+
+
+class Topic:
+    """A samples topic with one partition, at hand."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._messages = [
+            Message(topic=SAMPLES, partition=0, offset=n, key=s.sample_id.encode(), value=encode(s), timestamp_ms=0)
+            for n, s in enumerate(samples)
+        ]
+
+    def end_offsets(self) -> dict[int, int]:
+        return {0: len(self._messages)}
+
+    def read(self, start: Mapping[int, int]) -> Iterable[Message]:
+        return self._messages[start.get(0, 0) :]
+
+
+@cache
+def catalogue() -> Catalogue:
+    return load_catalogue(DEFINITIONS_DIR)
+
+
+def served(view_name: str, rows: int, values: Mapping[str, np.ndarray], rng: np.random.Generator) -> Any:
+    """Every feature of a shipped view: the given values, and noise of its type for the others."""
+    view = catalogue().views[view_name]
+    columns: dict[str, np.ndarray] = {}
+    for spec in view.features:
+        noise = rng.integers(0, 9, rows)
+        column = values.get(spec.name, noise.astype(str).astype(object) if spec.type == "string" else noise)
+        columns[spec.name] = np.asarray(column).astype(DTYPES[spec.type])
+    num_features = len(view.features)
+    return to_served(
+        FeatureBatch(
+            view=view_name,
+            generation=1,
+            applied_through_ms=START_MS,
+            names=tuple(columns),
+            types=tuple(spec.type for spec in view.features),
+            columns=columns,
+            valid={name: np.ones(rows, dtype=bool) for name in columns},
+            statuses=np.zeros((rows, num_features), dtype=np.uint8),
+            ages_ms=np.full((rows, num_features), -1, dtype=np.int64),
+        )
+    )
+
+
+def shipped_samples() -> list[Sample]:
+    """Two versions of each sample: open, then answered. Acceptance falls with eta and rises with the driver's rate."""
+    rng = np.random.default_rng(SEED)
+    samples = []
+    for number in range(NUM):
+        at_ms, chosen = START_MS + 1_000 * number, int(rng.integers(0, 3))
+        eta, rate = rng.uniform(60, 900, 3), rng.beta(6, 2, 3)
+        features = {
+            "driver": served("driver_activity", 3, {"accept_rate_24h": rate}, rng),
+            "driver_state": served("driver_state", 3, {}, rng),
+            "pickup_zone": served("zone_demand", 1, {}, rng),
+        }
+        decision = make_decision(
+            number, at_ms=at_ms, order=f"o-{number}", chosen=chosen, features=features,
+            request={"order_id": f"o-{number}", "pickup_zone": 5, "fare_cents": 1500, "distance_m": 4000, "hour": number % 24},
+            candidates={"eta_s": eta.tolist(), "pickup_distance_m": (eta * 8).tolist(), "state": ["idle"] * 3},
+        )  # fmt: skip
+        p = 1 / (1 + np.exp(-(2.5 - eta[chosen] / 150 + 6 * (rate[chosen] - 0.75))))
+        accepted = int(rng.random() < p)
+        common: dict[str, Any] = {
+            "sample_id": decision.decision_id, "order_id": decision.order_id, "strategy": STRATEGY, "event_time_ms": at_ms,
+        }  # fmt: skip
+        samples.append(
+            Sample(**common, version=1, kind="provisional", closed=False, ingest_time_ms=at_ms,
+                   labels={"accepted": None, "completed": None}, label_times_ms={"accepted": None, "completed": None},
+                   decision=msgspec.Raw(encode(decision)))
+        )  # fmt: skip
+        samples.append(
+            Sample(**common, version=2, kind="positive" if accepted else "negative", closed=True, ingest_time_ms=at_ms + 9,
+                   labels={"accepted": accepted, "completed": accepted or None},
+                   label_times_ms={"accepted": at_ms + 9, "completed": at_ms + 9 if accepted else None}, propensity_valid=True)
+        )  # fmt: skip
+    return samples
+
+
+@pytest.fixture(scope="module")
+def samples_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    with SampleLogWriter(Topic(shipped_samples()), folder) as writer:
+        writer.catch_up()
+    return folder
+
+
+def test_shipped_program_reads_only_names_that_the_shipped_strategy_has() -> None:
+    config = TrainConfig(samples_dir=Path(), models_dir=Path())
+    names = strategy_names(config)
+    _, program = _program(config, names)
+    assert isinstance(program, ColumnProgram)
+    roles = {name.partition(".")[0] for name in program.reads if "." in name}
+    assert roles == set(ROLES)  # streaming features of every role are used
+
+
+def test_sample_log_on_disk_becomes_a_model_that_the_strategy_can_use(samples_dir: Path, tmp_path: Path) -> None:
+    config = TrainConfig(
+        samples_dir=samples_dir, models_dir=tmp_path, gate=GateConfig(max_latency_ms=500.0), num_bootstrap=200
+    )
+    report = train(config)
+    assert report.rows_in == NUM and report.rows_used == NUM and report.left_out == {}
+    assert report.promoted, report.gate["refused"]
+    assert report.metrics["test"]["auc"]["value"] > 0.75
+    model = load_model(tmp_path / "accept" / "versions" / report.version)
+    check_names(model, strategy_names(config))
+
+
+def test_a_log_that_is_empty_absent_or_damaged_fails_with_what_to_do(samples_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="is empty: run the sample job"):
+        train(TrainConfig(samples_dir=tmp_path, models_dir=tmp_path))
+    with pytest.raises(TrainingError, match=r"no sample log at .*none"):
+        train(TrainConfig(samples_dir=tmp_path / "none", models_dir=tmp_path))
+    damaged = tmp_path / "damaged"
+    shutil.copytree(samples_dir, damaged)
+    (block,) = damaged.rglob("*.parquet")
+    block.write_bytes(block.read_bytes()[:-1])
+    with pytest.raises(TrainingError, match=r"\.parquet: .* bytes that are not the ones its manifest names"):
+        train(TrainConfig(samples_dir=damaged, models_dir=tmp_path))
+
+
+def test_an_unknown_strategy_lists_the_known_ones(samples_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"no such strategy; .* has express_dispatch, rider_coupon"):
+        train(TrainConfig(samples_dir=samples_dir, models_dir=tmp_path, strategy="expres"))
