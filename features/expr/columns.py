@@ -71,11 +71,12 @@ def evaluate(program: Program, columns: Mapping[str, Column], *, num_rows: int |
     size = num_rows if size == 1 and num_rows is not None else size
     if num_rows is not None and size != num_rows:
         raise ValueError(f"columns have {size} rows, and {num_rows} are expected")
-    parts = (values, valid, error)  # widening a part that is wide already would be most of the time of a small request
-    return Column(*(p if len(p) == size else np.ascontiguousarray(np.broadcast_to(p, (size,))) for p in parts))
+    parts = (values, _ALL if valid is None else valid, _NONE if error is None else error)
+    return Column(*(part if len(part) == size else np.ascontiguousarray(np.broadcast_to(part, size)) for part in parts))
 
 
-Part = tuple[Array, Mask, Mask]  # values, valid, error; each (N,) or (1,); valid and error never both True
+# Values, valid (None: all), error (None: none); arrays are (N,) or (1,). A failed row is never valid.
+Part = tuple[Array, Mask | None, Mask | None]
 
 
 def _evaluate(step: Step, columns: Mapping[str, Column]) -> Part:
@@ -89,68 +90,94 @@ def _evaluate(step: Step, columns: Mapping[str, Column]) -> Part:
     if step.step == "if":
         return _choose(*args)
     if step.step == "coalesce":
-        (left, left_valid, left_error), (right, right_valid, right_error) = args
-        keep = left_valid | left_error
-        return np.where(left_valid, left, right), left_valid | (~keep & right_valid), left_error | (~keep & right_error)
+        return _coalesce(*args)
     if step.step == "is_null":
-        _, valid, error = args[0]
-        return ~valid & ~error, ~error, error
+        values, valid, error = args[0]
+        if valid is None:
+            return np.zeros(len(values), np.bool_), None, None
+        return (~valid, None, None) if error is None else (~valid & ~error, ~error, error)
     return _strict(step.step, args)
 
 
 def _constant(step: Step) -> Part:
-    filler = _FILLERS[step.type.kind]
-    value = filler if step.value is None else step.value
     values = np.empty(1, dtype=_DTYPES[step.type.kind])
-    values[0] = value
-    return values, _NONE if step.value is None else _ALL, _NONE
+    values[0] = _FILLERS[step.type.kind] if step.value is None else step.value
+    return values, (_NONE if step.value is None else None), None
 
 
 def _given(column: Column, kind: str) -> Part:
-    values, valid = column.values, column.valid
-    if kind == "string":
-        if not valid.all():
-            values = np.where(valid, values, "")  # None would break comparisons
-    else:
-        if values.dtype == np.object_:
-            values = np.where(valid, values, _FILLERS[kind])
-        values = values.astype(_DTYPES[kind], copy=False)
-    return values, valid, _NONE
+    values = column.values
+    valid = None if column.valid.all() else column.valid
+    if valid is not None and values.dtype == np.object_:
+        values = np.where(valid, values, _FILLERS[kind])  # None would break comparisons and casts
+    return values.astype(_DTYPES[kind], copy=False), valid, None
 
 
 def _kleene(args: list[Part], *, absorbing: bool) -> Part:
     """Absorbing > error > null > the other value; see interpret._kleene."""
-    absorbed, failed, known = _NONE, _NONE, _ALL
+    absorbed: Mask = _NONE
+    known: Mask | None = None
+    failed: Mask | None = None
     for values, valid, error in args:
-        absorbed = absorbed | (valid & (values if absorbing else ~values))
-        failed = failed | error
-        known = known & valid
+        absorbs = values if absorbing else ~values
+        absorbed = absorbed | (absorbs if valid is None else absorbs & valid)
+        known = _both(known, valid)
+        failed = _either(failed, error)
     result = absorbed if absorbing else ~absorbed
-    return result, absorbed | known, failed & ~absorbed
+    valid = None if known is None else absorbed | known
+    return result, valid, None if failed is None else failed & ~absorbed
 
 
 def _choose(condition: Part, then: Part, otherwise: Part) -> Part:
     test, valid, error = condition
-    values = np.where(test, then[0], otherwise[0])
-    return (
-        values,
-        valid & np.where(test, then[1], otherwise[1]),
-        error | (valid & np.where(test, then[2], otherwise[2])),
-    )
+    chosen_valid = _pick(test, then[1], otherwise[1], _ALL)
+    chosen_error = _pick(test, then[2], otherwise[2], _NONE)
+    if chosen_error is not None:
+        chosen_error = _both(chosen_error, valid)
+    return np.where(test, then[0], otherwise[0]), _both(valid, chosen_valid), _either(error, chosen_error)
+
+
+def _pick(test: Mask, then: Mask | None, otherwise: Mask | None, absent: Mask) -> Mask | None:
+    """The mask of the branch taken; `absent` stands for a mask that is not there."""
+    if then is None and otherwise is None:
+        return None
+    return np.where(test, absent if then is None else then, absent if otherwise is None else otherwise)
+
+
+def _coalesce(left: Part, right: Part) -> Part:
+    values, valid, error = left
+    if valid is None:
+        return left
+    keep = valid if error is None else valid | error  # an error is not replaced
+    right_valid = ~keep if right[1] is None else ~keep & right[1]
+    right_error = None if right[2] is None else ~keep & right[2]
+    all_valid = right[1] is None and error is None
+    return np.where(valid, values, right[0]), None if all_valid else valid | right_valid, _either(error, right_error)
 
 
 def _strict(step: str, args: list[Part]) -> Part:
-    valid, error = _ALL, _NONE
+    valid: Mask | None = None
+    error: Mask | None = None
     for _, arg_valid, arg_error in args:
-        valid = valid & arg_valid
-        error = error | arg_error
+        valid = _both(valid, arg_valid)
+        error = _either(error, arg_error)
     inputs = [values for values, _, _ in args]
     checked = _CHECKED.get(step)
     if checked is None:
         return _TOTAL[step](*inputs), valid, error
     values, bad = checked(*inputs)
-    bad = bad & valid
-    return values, valid & ~bad, error | bad
+    if not bad.any():
+        return values, valid, error
+    bad = bad if valid is None else bad & valid
+    return values, _both(valid, ~bad), _either(error, bad)
+
+
+def _both(a: Mask | None, b: Mask | None) -> Mask | None:
+    return b if a is None else a if b is None else a & b
+
+
+def _either(a: Mask | None, b: Mask | None) -> Mask | None:
+    return b if a is None else a if b is None else a | b
 
 
 # Steps that can fail return (values, bad rows) -------------------------------------------------------------------------
