@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,49 @@ def serve(
         except (ValueError, OSError, RuntimeError) as error:
             err.print(f"error: {error}", style="red", markup=False)
             raise typer.Exit(2) from None
+
+
+@app.command()
+def check(
+    folder: Annotated[Path | None, typer.Argument(help="Folder of strategy files. [default: the shipped ones]")] = None,
+    definitions: Annotated[
+        Path | None, typer.Option(help="Check against this folder of feature definitions, instead of what is applied.")
+    ] = None,
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Compile every strategy and show all mistakes, each with file, line and column. Exit code 1 if there are any."""
+    from engine.loader import load_strategy
+    from engine.server import SHIPPED_STRATEGIES
+    from features.expr import Mistakes
+    from features.loader import load_catalogue
+    from features.registry import load_registry, local_registry
+
+    with plain_errors():
+        registry = local_registry(load_catalogue(definitions)) if definitions else load_registry(redis_or_local(redis))
+        mistakes, found = [], []
+        paths = sorted((folder or SHIPPED_STRATEGIES).glob("*.yaml"))
+        for path in paths:
+            try:
+                compiled = load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint)
+                strategy = compiled.strategy
+                found.append(
+                    {
+                        "strategy": strategy.name,
+                        "version": strategy.version,
+                        "hash": strategy.hash[:12],
+                        "file": str(path),
+                    }
+                )
+            except Mistakes as error:
+                mistakes += error.items
+    if json:
+        print_json({"strategies": found, "mistakes": [asdict(mistake) for mistake in mistakes]})
+    else:
+        print_table(found, empty=f"no strategy file (*.yaml) in {folder}")
+        if mistakes:
+            err.print(str(Mistakes(mistakes)), style="red", markup=False)
+    raise typer.Exit(1 if mistakes or not paths else 0)
 
 
 @app.command("list")
