@@ -63,15 +63,19 @@ class DemoError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What a demo is asked to do. `num_orders` None means all of the hour's."""
+    """What a demo is asked to do. `num_orders` None means all of the hour's.
 
-    speed_up: float = MAX_SPEED_UP
+    `speed_up` None means as fast as possible: then features lag far behind simulated time, which is no way to show
+    decisions, but the sums and the final values must hold all the same (tests/e2e).
+    """
+
+    speed_up: float | None = MAX_SPEED_UP
     num_orders: int | None = None
     seed: int = 20240901
     force_promotion: bool = False  # promote over a refused gate; for runs too short to train a model worth having
 
     def __post_init__(self) -> None:
-        if not 0 < self.speed_up <= MAX_SPEED_UP:
+        if self.speed_up is not None and not 0 < self.speed_up <= MAX_SPEED_UP:
             raise DemoError(f"speed-up {self.speed_up:g} is not above 0 and at most {MAX_SPEED_UP:g}")
         if self.num_orders is not None and self.num_orders < 2:
             raise DemoError(f"{self.num_orders} orders cannot be split into two stretches")
