@@ -19,15 +19,16 @@ from typing import Any
 from features.records import DriverEvent, TripEvent, TripEventType
 from pipelines.sim.account import Account
 from pipelines.sim.agenda import ACTS, Agenda
-from pipelines.sim.asking import COUPON, DISPATCH, Engine, coupon_body, dispatch_body, scored_by
-from pipelines.sim.behaviour import Behaviour, BehaviourConfig, Earnings, Offer
+from pipelines.sim.asking import COUPON, DISPATCH, Engine, coupon_body, dispatch_body
+from pipelines.sim.behaviour import Behaviour, BehaviourConfig, Earnings
+from pipelines.sim.foresight import foresee
 from pipelines.sim.outbox import Outbox
-from pipelines.sim.truth import Answer, TruthLog, TruthRecord
+from pipelines.sim.truth import TruthLog, TruthRecord
 from pipelines.trips.arrival import Arrival, ArrivalConfig
 from pipelines.trips.assign import opening_events
-from pipelines.trips.draws import between, uniform
+from pipelines.trips.draws import between
 from pipelines.trips.events import dispatch_event, recorded_events, trip_driver_events
-from pipelines.trips.fleet import Fleet, Nearby, pool_ids
+from pipelines.trips.fleet import Fleet, pool_ids
 from pipelines.trips.pace import Pacer
 from pipelines.trips.replay import EventSink
 from pipelines.trips.rows import Trip
@@ -47,7 +48,6 @@ class DispatchConfig:
     offer_after_ms: int = 100  # decision to offer
     answer_after_ms: tuple[int, int] = (2_000, 8_000)
     time_out_ms: int = 15_000
-    time_out_share: float = 0.3  # of those who do not accept
     retry_after_ms: int = 5_000  # next round when there was nobody to offer to
     cancel_after_ms: int = 1_000
 
@@ -187,7 +187,7 @@ class Dispatch:
         answer = self._decide(DISPATCH, dispatch_body(trip, order.round_id, self.now_ms, near))
         if answer is None:
             return self._nobody(order, "no_answer")
-        record = self._truth_of(order, near, answer)
+        record = foresee(self.behaviour, trip, order.round_id, near, answer, self.now_ms)
         if record.chosen is None:
             self.truth.add(record)
             return self._nobody(order, "no_survivor")
@@ -263,40 +263,6 @@ class Dispatch:
             return None
         self.account.decisions[strategy] += 1
         return answer
-
-    def _truth_of(self, order: Order, near: Nearby, answer: dict[str, Any]) -> TruthRecord:
-        """What would be true of each candidate, and how the chosen one is going to answer."""
-        offers = [
-            Offer(order.trip.order_id, order.trip.fare_cents, order.trip.distance_m, distance_m, eta_s)
-            for distance_m, eta_s in zip(near.distances_m, near.eta_s, strict=True)
-        ]
-        chances = [
-            self.behaviour.p_accept(driver_id, offer, self.now_ms)
-            for driver_id, offer in zip(near.driver_ids, offers, strict=True)
-        ]
-        chosen = answer["chosen"]
-        reply: Answer = "none"
-        if chosen is not None:
-            driver_id = near.driver_ids[chosen]
-            if self.behaviour.accepts(driver_id, offers[chosen], order.round_id, chances[chosen]):
-                reply = "accepted"
-            else:
-                in_time = uniform(self.config.seed, "silent", driver_id, order.trip.order_id, order.round_id)
-                reply = "timed_out" if in_time < self.config.time_out_share else "declined"
-        return TruthRecord(
-            decision_id=answer["decision_id"],
-            order_id=order.trip.order_id,
-            round_id=order.round_id,
-            as_of_ms=self.now_ms,
-            arms=answer["arms"],
-            decided_by=answer["decided_by"],
-            quality=answer["quality"],
-            model=scored_by(answer),
-            candidate_ids=near.driver_ids,
-            p_accept=chances,
-            chosen=chosen,
-            answer=reply,
-        )
 
     def _progress(self) -> DispatchProgress:
         return DispatchProgress(
