@@ -31,7 +31,7 @@ def load_features(
 ) -> tuple[FeatureSpec, ...]:
     """All features of a view in the order in which they are written; those with mistakes are left out and noted.
 
-    `source` None: it was not readable, so expressions over its columns are not compiled.
+    `source` None: it was not readable, so nothing that depends on its columns is compiled.
     """
     known: dict[str, FeatureSpec] = {}
     pending: dict[str, Fields] = {}
@@ -49,6 +49,8 @@ def load_features(
             spec = _aggregated(key, fields, source, max_window_ms, min_hop_ms, max_hop_ms)
             if spec is not None:
                 known[key.text] = spec
+    if source is None:
+        return ()
     # An expression over a feature that has a mistake of its own would only repeat that mistake.
     broken = {key.text for key, _ in entries} - set(known) - set(pending)
     _derived(pending, known, broken, view.problems)

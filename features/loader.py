@@ -55,6 +55,13 @@ def load_catalogue(folder: Path | str) -> Catalogue:
 
     Raises: Mistakes with every mistake of every file; FileNotFoundError naming what is missing.
     """
+    catalogue, problems = read_catalogue(folder)
+    problems.raise_if_any()
+    return catalogue
+
+
+def read_catalogue(folder: Path | str) -> tuple[Catalogue, Problems]:
+    """What of a folder can be understood, and all mistakes. Raises: FileNotFoundError naming what is missing."""
     folder = Path(folder)
     for name in (ENTITIES, SOURCES, VIEWS):
         if not (folder / name).exists():
@@ -74,8 +81,7 @@ def load_catalogue(folder: Path | str) -> Catalogue:
         if view.tests is not None and not (folder / view.tests).is_file():
             node = _tests_node(nodes, view)
             problems.add(node, "tests", f"no such file: {folder / view.tests}", "tests stand under tests/")
-    problems.raise_if_any()
-    return catalogue
+    return catalogue, problems
 
 
 def load_texts(texts: Mapping[str, str]) -> Catalogue:

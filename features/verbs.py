@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from features.expr import Mistake, Mistakes
-from features.loader import load_catalogue
+from features.loader import load_catalogue, read_catalogue
 from features.registry import ApplyReport, Registry, apply_catalogue, load_registry, local_registry
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status
 from features.spec import PROJECT
 from features.store import GroupStats
-from features.view_tests import CaseResult, load_cases, run_case
+from features.view_tests import CaseResult, load_cases, read_cases, run_case
 from features.window import format_duration
 
 __all__ = ["ApplyReport", "apply_catalogue", "freshness", "get", "list_features", "test", "validate"]
@@ -71,14 +71,13 @@ class GroupFreshness:
 
 
 def validate(folder: Path | str) -> list[Mistake]:
-    """All mistakes of all files of a catalogue and its tests, sorted by place; empty when it is right."""
-    found: list[Mistake] = []
-    try:
-        catalogue = load_catalogue(folder)
-        load_cases(folder, catalogue)
-    except Mistakes as error:
-        found = list(error.items)
-    return found
+    """All mistakes of all files of a catalogue and its tests, sorted by place; empty when it is right.
+
+    Raises: FileNotFoundError naming what is missing.
+    """
+    catalogue, problems = read_catalogue(folder)
+    read_cases(folder, catalogue, problems)
+    return list(Mistakes(problems.items).items)
 
 
 def test(folder: Path | str, view: str | None = None) -> list[CaseResult]:

@@ -74,6 +74,15 @@ class CaseResult:
 def load_cases(folder: Path | str, catalogue: Catalogue) -> list[Case]:
     """All cases under `<folder>/tests`. Raises: Mistakes with every mistake of every file."""
     problems = Problems()
+    cases = read_cases(folder, catalogue, problems)
+    problems.raise_if_any()
+    return cases
+
+
+def read_cases(folder: Path | str, catalogue: Catalogue, problems: Problems) -> list[Case]:
+    """The cases that can be understood; mistakes join `problems`. Where the definitions have mistakes of their own,
+    the tests of such views are left alone: what they say may be right."""
+    wrong = {item.file for item in problems.items}
     cases: list[Case] = []
     for path in sorted((Path(folder) / "tests").glob("*.yaml")):
         try:
@@ -82,10 +91,11 @@ def load_cases(folder: Path | str, catalogue: Catalogue) -> list[Case]:
             problems.extend(error.items)
             continue
         fields = Fields(node, problems, ("view", "cases"), "a test file")
+        if wrong and fields.text("view") not in catalogue.views:
+            continue
         name = fields.choice("view", tuple(catalogue.views))
-        if name is not None:
+        if name is not None and catalogue.views[name].file not in wrong:
             cases += [_case(item, catalogue.views[name], problems) for item in _items(fields, "cases")]
-    problems.raise_if_any()
     return cases
 
 
