@@ -19,7 +19,7 @@ from features.expr.types import FUNCTIONS, INT_MAX, INT_MIN, METHODS
 
 MAX_TEXT: Final = 32_768
 MAX_NODES: Final = 4_096
-MAX_DEPTH: Final = 60  # nested parentheses, calls or a chain of `+`; every level costs a few Python frames
+MAX_DEPTH: Final = 50  # nested parentheses, calls or a chain of `+`; a level costs the parser a dozen Python frames
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
@@ -89,6 +89,9 @@ def parse(source: SourceText) -> tuple[Node | None, list[Mistake]]:
         return _Parser(source, tokens, mistakes).run(), mistakes
     except _Stop:
         return None, mistakes
+    except RecursionError:  # the caller was deep in its own calls already
+        message = "the expression is nested too deeply"
+        return None, [mistake_at(source, 0, 1, "limit", message, "split it into several named expressions")]
 
 
 class _Lexer:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from features.expr import INT, Mistakes, SourceText, compile_expr
 from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, mistake, parse_yaml
@@ -172,3 +174,50 @@ def test_source_text_counts_lines_of_its_own_text() -> None:
     source = SourceText("ab\n cd", "f", 3, 5)
     assert [source.place(offset) for offset in (0, 2, 3, 4, 6)] == [(3, 5), (3, 7), (4, 1), (4, 2), (4, 4)]
     assert source.span(0, 6) == (3, 5, 7) and source.line_text(3) == "    ab" and source.line_text(4) == " cd"
+
+
+def test_random_text_in_random_styles_keeps_its_places() -> None:
+    """PyYAML writes the text, folded at some width; every character that is not white space is found where it stands."""
+    seed = 20260806
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    words = [
+        "a",
+        "&&",
+        "x.y",
+        "'it''s'",
+        '"q"',
+        "!b",
+        "#c",
+        ":",
+        "??",
+        "{",
+        "}",
+        "é",
+        "🐱",
+        "\\n",
+        "\t",
+        "- z",
+        "|",
+        "%",
+    ]
+    for _ in range(400):
+        text = "".join(
+            rng.choice(words) + rng.choice([" ", " ", "  ", "\n", "\n  "]) for _ in range(rng.randrange(1, 30))
+        )
+        style, width, indent = rng.choice([None, "'", '"', "|", ">"]), rng.choice([10, 30, 200]), rng.choice([2, 4])
+        written = yaml.safe_dump(
+            {"b": {"a": text}}, default_style=style, width=width, indent=indent, allow_unicode=rng.random() < 0.5
+        )
+        lines = written.split("\n")
+        root = parse_yaml(written)
+        assert isinstance(root, MapNode)
+        inner = root.get("b")
+        assert isinstance(inner, MapNode)
+        node = inner.get("a")
+        assert isinstance(node, ScalarNode)
+        assert node.text == yaml.safe_load(written)["b"]["a"]  # its writer folds some texts into others
+        for offset, char in enumerate(node.text):
+            line, col = node.source().place(offset)
+            found = lines[line - 1][col - 1 : col]
+            assert found == char or char.isspace() or found == "\\", (written, offset, char, line, col)

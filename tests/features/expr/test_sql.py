@@ -55,7 +55,7 @@ def assert_same(connection: Any, program: Program, rows: list[dict[str, Any]]) -
 
 
 @seed(20260804)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(text=SQL_EXPRESSION, row_seed=st.integers(0, 2**32))
 def test_duckdb_agrees_with_the_interpreter_on_random_expressions(connection: Any, text: str, row_seed: int) -> None:
     program = compile_expr(SourceText(text), typed.NAMES)
