@@ -100,19 +100,12 @@ class Library:
         """Look once; returns whether `live` was replaced."""
         registry_changed = self._look_at_registry()
         files = self._look_at_files()
+        if self._registry is not None and (registry_changed or files != self._stat):
+            self._compile_changed(files, everything=registry_changed)
         champions = self._champions()
         state = (files, champions, self._registry_error, id(self._registry))
         if state == self._seen:
             return False
-        if self._registry is not None:
-            for path in files:
-                if registry_changed or self._stat.get(path) != files[path]:
-                    self._compile(path)
-            for path in set(self._compiled) | set(self._file_errors):
-                if path not in files:
-                    self._compiled.pop(path, None)
-                    self._file_errors.pop(path, None)
-            self._stat = files
         self._seen = state
         self.live = self._assemble(champions)
         return True
@@ -158,6 +151,15 @@ class Library:
             out[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return out
 
+    def _compile_changed(self, files: dict[Path, tuple[int, ...]], *, everything: bool) -> None:
+        for path, stat in files.items():
+            if everything or self._stat.get(path) != stat:
+                self._compile(path)
+        for path in (set(self._compiled) | set(self._file_errors)) - set(files):
+            self._compiled.pop(path, None)
+            self._file_errors.pop(path, None)
+        self._stat = files
+
     def _compile(self, path: Path) -> None:
         assert self._registry is not None
         try:
@@ -179,11 +181,8 @@ class Library:
                 ref = f"{use.model}@{use.version}"
                 try:
                     version = self._version(use)
-                    stat = (
-                        (version_dir(self.config.models_dir, use.model, version) / MANIFEST).stat() if version else None
-                    )
-                    out[ref] = (version, stat and (stat.st_mtime_ns, stat.st_ino))
-                except (ModelError, OSError) as error:
+                    out[ref] = (version, version and _stat_of(version_dir(self.config.models_dir, use.model, version)))
+                except ModelError as error:
                     out[ref] = (None, str(error))
         return out
 
@@ -195,7 +194,6 @@ class Library:
         errors = {path.name: text for path, text in self._file_errors.items()}
         if self._registry_error:
             errors[REGISTRY] = self._registry_error
-        champions = champions if champions == self._champions() else self._champions()
         strategies: dict[str, LiveStrategy] = {}
         for path, compiled in sorted(self._compiled.items()):
             if compiled.name in strategies:
@@ -259,3 +257,12 @@ class Library:
             return model
         except ModelError:
             return None
+
+
+def _stat_of(directory: Path) -> tuple[int, int] | None:
+    """What changes when a version's manifest is written again; None while there is no manifest."""
+    try:
+        stat = (directory / MANIFEST).stat()
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_ino)

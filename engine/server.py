@@ -14,6 +14,7 @@ import gc
 import ipaddress
 import logging
 import math
+import signal
 import socket
 import sys
 import time
@@ -21,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -34,6 +35,9 @@ from engine.request import MAX_BODY_BYTES, RequestError, parse
 from features.expr import did_you_mean
 from features.records import Decision, encode
 from features.spec import PROJECT
+
+if TYPE_CHECKING:
+    import uvicorn
 
 logger = logging.getLogger(__name__)
 
@@ -231,11 +235,9 @@ def strategies_of(state: Live) -> dict[str, Any]:
 def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> None:
     """Run an engine until SIGTERM or SIGINT: then finish open requests and empty the decision log.
 
-    Redis being away is not a reason to stop: `/readyz` says so and the engine tries again.
+    Must run in the main thread, which signals go to. Redis being away is not a reason to stop: `/readyz` says so and the engine tries again.
     Raises: ValueError for a wrong configuration, OSError for a port that is taken, RuntimeError for a spill folder in use.
     """
-    import uvicorn
-
     from features.redis_store import FeatureReader
     from features.registry import load_registry
 
@@ -255,18 +257,10 @@ def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> No
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            loop="uvloop",
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=int(config.drain_s),
-            timeout_keep_alive=75,
-        )
-    )
+    server = asgi_server(app, config.drain_s)
+    # uvicorn raises the signal again once it has drained; the default action would then end the process before the
+    # decision log is emptied.
+    before = {number: signal.signal(number, lambda *_: _exit(server)) for number in (signal.SIGTERM, signal.SIGINT)}
     announce(f"engine on http://{config.host}:{listener.getsockname()[1]}")
     try:
         server.run(sockets=[listener])
@@ -275,7 +269,31 @@ def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> No
         left = log.close(config.drain_s) if log is not None else 0
         reader.close()
         listener.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
         announce(f"engine stopped, {left} decisions left for the next start")
+
+
+def asgi_server(app: App, drain_s: float) -> uvicorn.Server:
+    """The server around the app: no access log, no lifespan, connections kept alive longer than any caller's pause."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=int(drain_s),
+            timeout_keep_alive=75,
+        )
+    )
+
+
+def _exit(server: uvicorn.Server) -> None:
+    server.should_exit = True
 
 
 def _open_log(config: ServeConfig) -> DecisionLog | None:
@@ -300,6 +318,7 @@ def _listen(config: ServeConfig) -> socket.socket:
             error.errno, f"cannot listen on {config.host}:{config.port}: {error.strerror}; choose another --port"
         ) from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.listen(1024)  # callers that come before the loop runs wait in the queue and are not refused
     return listener
 
 

@@ -1,0 +1,211 @@
+"""New strategies and models go live whole; what cannot be used is reported and the last good one stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.decide import decide
+from engine.reload import Library, LibraryConfig
+from engine.request import parse
+from features.registry import Registry
+from features.store import StoreError
+from tests.engine.support import RandomFeatures, catalogue_registry, promote, write_model
+
+TEXT = """
+strategy: one
+version: 1
+request: {hour: int}
+candidates: {key: id, fields: {eta_s: double}}
+features: {driver: {view: driver_stats, key: id}}
+models: {p: {uses: accept@champion, deadline: 5s}}
+score: (p ?? 0.5) - eta_s / 1000.0
+"""
+BODY = (
+    b'{"order_id":"o-1","as_of_ms":1,"city":"c","product":"p","request":{"hour":1},'
+    b'"candidates":{"id":["a","b"],"eta_s":[10,20]}}'
+)
+ENTRIES = [{"name": "eta", "expr": "eta_s", "fill": 0.0}]
+NAMES = {"eta_s": "double"}
+
+
+class Registries:
+    """What is applied, as a test sets it."""
+
+    def __init__(self) -> None:
+        self.found: Registry | Exception = catalogue_registry()
+
+    def __call__(self) -> Registry:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    strategies, models = tmp_path / "strategies", tmp_path / "models"
+    strategies.mkdir()
+    write(strategies / "one.yaml", TEXT)
+    return strategies, models
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as an editor that saves safely does."""
+    path.with_suffix(".new").write_text(text)
+    os.replace(path.with_suffix(".new"), path)
+
+
+def library_of(folders: tuple[Path, Path], registry: Callable[[], Registry] | None = None, **options: float) -> Library:
+    return Library(LibraryConfig(strategies_dir=folders[0], models_dir=folders[1], **options), registry or Registries())
+
+
+def scores(library: Library) -> list[float | None]:
+    live = library.live.strategies["one"]
+    return decide(live, parse(live.compiled, BODY), RandomFeatures(live.compiled, 1)).scores
+
+
+def test_nothing_new_replaces_nothing(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    assert library.refresh()
+    live = library.live
+    assert not library.refresh()
+    assert library.live is live
+
+
+def test_edited_added_and_removed_files_go_live(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.refresh()
+    write(folders[0] / "one.yaml", TEXT.replace("version: 1", "version: 2"))
+    write(folders[0] / "two.yaml", TEXT.replace("strategy: one", "strategy: two"))
+    assert library.refresh()
+    assert {name: live.compiled.strategy.version for name, live in library.live.strategies.items()} == {
+        "one": 2,
+        "two": 1,
+    }
+    (folders[0] / "two.yaml").unlink()
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+
+
+def test_last_good_strategy_stays_when_reload_fails(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.refresh()
+    good = library.live.strategies["one"].compiled
+    write(folders[0] / "one.yaml", TEXT.replace("eta_s / 1000.0", "eta / 1000.0"))
+    library.refresh()
+    assert library.live.strategies["one"].compiled is good
+    assert "one.yaml:8:21: unknown name 'eta'" in library.live.errors["one.yaml"]
+    write(folders[0] / "one.yaml", TEXT)
+    library.refresh()
+    assert library.live.errors == {}
+
+
+def test_two_files_may_not_hold_one_strategy(folders: tuple[Path, Path]) -> None:
+    write(folders[0] / "zwei.yaml", TEXT)
+    library = library_of(folders)
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+    assert "already in another file" in library.live.errors["zwei.yaml"]
+
+
+def test_champion_goes_live_and_moves(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.refresh()
+    assert scores(library) == pytest.approx([0.49, 0.48])
+    write_model(folders[1], "accept", "v0001", ENTRIES, NAMES, weights=[0.1])
+    assert not library.refresh()  # not before it is promoted
+    promote(folders[1], "accept", "v0001")
+    assert library.refresh()
+    first = scores(library)
+    assert first == pytest.approx([1 / (1 + 2.718281828**-1) - 0.01, 1 / (1 + 2.718281828**-2) - 0.02], abs=1e-6)
+    write_model(folders[1], "accept", "v0002", ENTRIES, NAMES, weights=[-0.1])
+    promote(folders[1], "accept", "v0002")
+    library.refresh()
+    assert scores(library) != first
+    promote(folders[1], "accept", "v0001")  # a rollback is a promotion of an older one
+    library.refresh()
+    assert scores(library) == first
+
+
+def test_last_good_model_stays_when_the_next_is_broken(folders: tuple[Path, Path]) -> None:
+    write_model(folders[1], "accept", "v0001", ENTRIES, NAMES, weights=[0.1])
+    promote(folders[1], "accept", "v0001")
+    library = library_of(folders)
+    library.refresh()
+    before = scores(library)
+    broken = write_model(folders[1], "accept", "v0002", ENTRIES, NAMES, weights=[0.3])
+    raw = (broken / "model.onnx").read_bytes()
+    (broken / "model.onnx").write_bytes(raw[:-1])
+    promote(folders[1], "accept", "v0002")
+    library.refresh()
+    assert scores(library) == before
+    assert "sha256" in library.live.errors["accept@champion"]
+    live = library.live.strategies["one"]
+    assert decide(live, parse(live.compiled, BODY), RandomFeatures(live.compiled, 1)).quality == "full"
+
+
+def test_first_champion_that_is_broken_degrades_and_does_not_stop(folders: tuple[Path, Path]) -> None:
+    promote_nothing = folders[1] / "accept"
+    promote_nothing.mkdir(parents=True)
+    promote(folders[1], "accept", "v0404")
+    library = library_of(folders)
+    library.refresh()
+    live = library.live.strategies["one"]
+    decision = decide(live, parse(live.compiled, BODY), RandomFeatures(live.compiled, 1))
+    assert (decision.quality, decision.model_outputs["p"].source) == ("degraded", "absent")
+    assert "missing" in library.live.errors["accept@champion"]
+    write_model(folders[1], "accept", "v0404", ENTRIES, NAMES, weights=[0.1])
+    assert library.refresh()  # it is there now: the pointer need not move again
+    assert library.live.errors == {}
+
+
+def test_model_for_other_features_is_refused(folders: tuple[Path, Path]) -> None:
+    write_model(
+        folders[1], "accept", "v0001", [{"name": "x", "expr": "surge", "fill": 0.0}], {"surge": "double"}, weights=[1.0]
+    )
+    promote(folders[1], "accept", "v0001")
+    library = library_of(folders)
+    library.refresh()
+    assert "reads 'surge', which the strategy does not have" in library.live.errors["accept@champion"]
+
+
+def test_registry_that_is_away_is_asked_again_and_a_known_one_is_kept(folders: tuple[Path, Path]) -> None:
+    now = [0.0]
+    registries = Registries()
+    registries.found = StoreError("Redis at 127.0.0.1:1 cannot be reached")
+    config = LibraryConfig(strategies_dir=folders[0], models_dir=folders[1])
+    library = Library(config, registries, clock=lambda: now[0])
+    library.refresh()
+    assert library.live.strategies == {}
+    assert "cannot be reached" in library.live.errors["registry"]
+    registries.found = catalogue_registry()
+    now[0] += 0.3
+    assert library.refresh()
+    assert set(library.live.strategies) == {"one"} and library.live.errors == {}
+    registries.found = StoreError("gone again")
+    now[0] += 2.0
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+    assert library.live.errors["registry"] == "gone again"
+
+
+def test_new_strategy_is_live_within_a_few_polls(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.start()
+    try:
+        write(folders[0] / "one.yaml", TEXT.replace("version: 1", "version: 7"))
+        deadline = time.monotonic() + 5
+        while library.live.strategies["one"].compiled.strategy.version != 7:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        library.stop()
+
+
+def test_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no folder of strategies"):
+        LibraryConfig(strategies_dir=tmp_path / "nowhere", models_dir=tmp_path)

@@ -1,0 +1,409 @@
+"""The server over real sockets: bodies, errors, retries, hot swaps under load, starts and stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.client import EngineClient, EngineError
+from engine.decision_log import DecisionLog, DecisionLogConfig, read_spilled
+from engine.feature_source import FeatureSource
+from engine.metrics import Metrics
+from engine.reload import Library, LibraryConfig
+from engine.server import App, ServeConfig, asgi_server, main
+from features.loader import SHIPPED
+from features.records import Decision, decode
+from features.redis_store import FeatureReader, TileWriter
+from features.registry import Registry, apply_catalogue, load_registry
+from features.rows import from_served
+from tests.engine.support import AS_OF_MS, promote, random_body, write_model
+from tests.engine.test_decision_log import Broker
+
+STRATEGIES = Path(__file__).parents[2] / "engine" / "strategies"
+
+
+class Engine:
+    """An engine in this process on a real port, with a real Redis and a broker in memory."""
+
+    def __init__(self, folder: Path, redis_url: str, project: str) -> None:
+        self.strategies, self.models = folder / "strategies", folder / "models"
+        self.strategies.mkdir()
+        self.models.mkdir()
+        for path in STRATEGIES.glob("*.yaml"):
+            (self.strategies / path.name).write_text(path.read_text())
+        self.broker = Broker()
+        self.log = DecisionLog(DecisionLogConfig(directory=folder / "spill"), lambda: self.broker)
+        config = LibraryConfig(strategies_dir=self.strategies, models_dir=self.models)
+        self.library = Library(config, lambda: load_registry(redis_url, project))
+        self.library.start()
+        self.reader = FeatureReader(redis_url, project, timeout_s=0.5)
+        self.app = App(self.library, FeatureSource(self.reader), self.log, Metrics())
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.server = asgi_server(self.app, 5)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.library.stop()
+        self.log.close()
+        self.reader.close()
+
+    def decisions(self) -> list[Decision]:
+        """What reached the topic, once it is all there."""
+        deadline = time.monotonic() + 10
+        while self.log.backlog:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return [decode(value, Decision) for _, value in self.broker.kept]
+
+
+@pytest.fixture(scope="module")
+def project(redis_url: str) -> Iterator[str]:
+    name = f"engine-{os.getpid()}"
+    registry = apply_catalogue(SHIPPED, redis_url, actor="test", reason="test", project=name).registry
+    fill(redis_url, registry)
+    yield name
+
+
+def fill(redis_url: str, registry: Registry) -> None:
+    """A heartbeat in every group, and a few tiles for drivers c-0 to c-9 (offers, fares) and zone 7."""
+    writer = TileWriter(redis_url, registry.project)
+    for group in registry.catalogue.tile_groups():
+        keys: list[Any] = [f"c-{n}" for n in range(10)] if group.entity.type == "string" else [7]
+        count = len(keys)
+        tiles = np.full(count, AS_OF_MS // group.hop_ms - 1, dtype=np.int64)
+        counts = np.arange(1, count + 1, dtype=np.int64)
+        partials = [counts.astype(np.int64 if p.type == "int" else np.float64) for p in group.partials]
+        generation = registry.generation_of(group.name)
+        writer.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=AS_OF_MS - 500)
+    for last in registry.catalogue.last_groups():
+        values = {f.name: ["idle" if f.type == "string" else 3] for f in last.fields}
+        key: list[Any] = ["c-1"] if last.entity.type == "string" else [7]
+        times = np.array([AS_OF_MS - 1000], dtype=np.int64)
+        generation = registry.generation_of(last.name)
+        writer.write_last(last, generation, key, times, ["e-1"], values, applied_through_ms=AS_OF_MS - 500)
+    writer.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, redis_url: str, project: str) -> Iterator[Engine]:
+    running = Engine(tmp_path, redis_url, project)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def client(engine: Engine) -> Iterator[EngineClient]:
+    with EngineClient(engine.url, timeout_s=5.0) as made:
+        yield made
+
+
+def body(engine: Engine, seed: int = 1, count: int = 10, **changes: Any) -> dict[str, Any]:
+    """An express order with idle candidates that are all near."""
+    made = random_body(random.Random(seed), engine.library.live.strategies["express_dispatch"].compiled, count)
+    made["candidates"] |= {
+        "driver_id": [f"c-{n}" for n in range(count)],
+        "state": ["idle"] * count,
+        "eta_s": [60.0 * (n + 1) for n in range(count)],
+    }
+    made["request"] |= {"pickup_zone": 7}
+    return made | changes
+
+
+def test_answer_has_the_promised_shape_and_the_decision_reaches_the_topic(engine: Engine, client: EngineClient) -> None:
+    sent = body(engine, round_id=1)
+    answer = client.decide("express_dispatch", sent)
+    assert set(answer) == {
+        "decision_id", "strategy", "strategy_version", "strategy_hash", "chosen", "chosen_id", "ranking", "scores",
+        "propensities", "survivors", "reasons", "decided_by", "quality", "models", "arms", "as_of_ms", "applied_through_ms",
+    }  # fmt: skip
+    assert answer["chosen_id"] == sent["candidates"]["driver_id"][answer["chosen"]]
+    assert answer["quality"] == "full"
+    assert answer["applied_through_ms"] == dict.fromkeys(("driver", "driver_state", "pickup_zone"), AS_OF_MS - 500)
+    assert answer["models"] == {"p_accept": {"model": "accept@champion", "model_hash": None, "source": "absent"}}
+    assert sum(answer["propensities"]) == pytest.approx(1.0)
+    (decision,) = engine.decisions()
+    assert decision.decision_id == answer["decision_id"]
+    assert decision.scores == answer["scores"]
+    assert engine.broker.kept[0][0] == sent["order_id"].encode()
+    driver = from_served(decision.features["driver"])
+    assert (
+        driver.row(4)["offers_1h"] == 5 and driver.row(4)["accept_rate_24h"] == 1.0
+    )  # as many accepts as offers there
+    assert from_served(decision.features["pickup_zone"]).row(0)["requested_15m"] == 1
+
+
+def test_coupon_strategy_chooses_a_value_with_one_candidate(engine: Engine, client: EngineClient) -> None:
+    sent = {
+        "order_id": "o-1", "as_of_ms": AS_OF_MS, "city": "nyc", "product": "pool",
+        "request": {"pickup_zone": 7, "fare_cents": 2000, "hour": 9},
+        "candidates": {"coupon_id": ["none"], "value_cents": [0]},
+    }  # fmt: skip
+    answer = client.decide("rider_coupon", sent)
+    assert (answer["chosen_id"], answer["propensities"]) == ("none", [1.0])
+    sent["candidates"] = {"coupon_id": ["none", "c2", "c5", "c9"], "value_cents": [0, 200, 500, 900]}
+    answer = client.decide("rider_coupon", sent)
+    assert answer["reasons"] == [None, None, None, "above_share"]
+    assert answer["propensities"][3] == 0.0
+
+
+def test_errors_are_named(engine: Engine, client: EngineClient) -> None:
+    for name, sent, status, code in (
+        ("express_dispach", body(engine), 404, "unknown_strategy"),
+        ("express_dispatch", {"order_id": 1}, 400, "malformed"),
+        ("express_dispatch", body(engine, product="pool"), 400, "out_of_scope"),
+        ("express_dispatch", body(engine, count=501), 413, "too_many_candidates"),
+    ):
+        with pytest.raises(EngineError) as caught:
+            client.decide(name, sent)
+        assert (caught.value.status, caught.value.code) == (status, code), caught.value
+    with pytest.raises(EngineError, match=r"did you mean 'express_dispatch'\?"):
+        client.decide("express_dispach", body(engine))
+    assert engine.decisions() == []
+    assert client.decide("express_dispatch", body(engine))["chosen"] is not None  # the connection is still good
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "raw", "status"),
+    [
+        ("POST", "/v1/strategies/express_dispatch/decide", b"{not json", 400),
+        ("POST", "/v1/strategies/express_dispatch/decide", b"", 400),
+        ("POST", "/v1/strategies/express_dispatch/decide", b" " * (1 << 20) + b"{}", 413),
+        ("GET", "/v1/strategies/express_dispatch/decide", b"", 405),
+        ("POST", "/v1/strategies", b"", 405),
+        ("GET", "/v2/strategies", b"", 404),
+    ],
+)
+def test_bad_requests_get_a_json_error(engine: Engine, method: str, path: str, raw: bytes, status: int) -> None:
+    found, answer = ask(engine.url, method, path, raw)
+    assert found == status
+    assert set(json.loads(answer)["error"]) == {"code", "message", "path", "hint"}
+
+
+def ask(url: str, method: str, path: str, raw: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+    try:
+        connection.request(method, path, raw, headers or {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_deadline_header_is_kept(engine: Engine) -> None:
+    path, raw = "/v1/strategies/express_dispatch/decide", msgspec.json.encode(body(engine))
+    assert ask(engine.url, "POST", path, raw, {"x-hailstream-deadline-ms": "500"})[0] == 200
+    assert ask(engine.url, "POST", path, raw, {"x-hailstream-deadline-ms": "0"})[0] == 504
+    assert ask(engine.url, "POST", path, raw, {"x-hailstream-deadline-ms": "soon"})[0] == 400
+
+
+def test_asking_again_gets_the_same_answer_and_no_second_decision(engine: Engine) -> None:
+    path, raw = "/v1/strategies/express_dispatch/decide", msgspec.json.encode(body(engine))
+    first = ask(engine.url, "POST", path, raw)
+    assert ask(engine.url, "POST", path, raw, {"x-hailstream-retry": "1"}) == first
+    assert len(engine.decisions()) == 1
+    ask(engine.url, "POST", path, raw)  # not a retry: decided again, and logged again under the same id
+    assert len({decision.decision_id for decision in engine.decisions()}) == 1
+    assert len(engine.decisions()) == 2
+
+
+def test_client_retries_a_lost_connection_and_gives_up_clearly(engine: Engine, client: EngineClient) -> None:
+    client.decide("express_dispatch", body(engine))
+    assert client._connection is not None and client._connection.sock is not None
+    client._connection.sock.shutdown(socket.SHUT_RDWR)
+    assert client.decide("express_dispatch", body(engine))["chosen"] is not None
+    assert client.retries == 1
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with EngineClient(f"http://127.0.0.1:{port}") as nobody, pytest.raises(EngineError, match="is the engine running"):
+        nobody.decide("express_dispatch", {})
+
+
+def test_look_paths(engine: Engine, client: EngineClient) -> None:
+    client.decide("express_dispatch", body(engine))
+    assert ask(engine.url, "GET", "/healthz")[0] == 200
+    assert ask(engine.url, "GET", "/readyz")[0] == 200
+    listed = client.strategies()
+    assert set(listed["strategies"]) == {"express_dispatch", "rider_coupon"}
+    assert listed["strategies"]["express_dispatch"]["experiments"] == {"learned_ranking": {"rules": 0.5, "model": 0.5}}
+    metrics = ask(engine.url, "GET", "/metrics")[1].decode()
+    for line in (
+        'hailstream_decisions_total{decided_by="',
+        'hailstream_decide_seconds_count{strategy="express_dispatch"} 1.0',
+        "hailstream_feature_read_seconds_count 1.0",
+        'hailstream_feature_values_total{role="driver",status="present"}',
+        "hailstream_decision_log_backlog",
+        "hailstream_strategies 2.0",
+    ):
+        assert line in metrics, line
+
+
+def test_decision_that_cannot_be_kept_is_not_answered(engine: Engine, client: EngineClient, monkeypatch: Any) -> None:
+    def full(key: str, value: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine.log, "append", full)
+    with pytest.raises(EngineError) as caught:
+        client.decide("express_dispatch", body(engine))
+    assert (caught.value.status, caught.value.code) == (503, "log_unavailable")
+
+
+def test_hot_swap_of_strategy_and_model_under_load_fails_no_request(engine: Engine) -> None:
+    """Callers ask without pause while strategies are edited, broken and repaired and champions move."""
+    live = engine.library.live.strategies["express_dispatch"]
+    names = {name: str(kind) for name, kind in live.compiled.names.items()}
+    for number, weight in enumerate((-0.001, 0.001, -0.002), start=1):
+        entries = [{"name": "eta", "expr": "eta_s ?? 300.0", "fill": 0.0}]
+        write_model(engine.models, "accept", f"v{number:04d}", entries, names, weights=[weight])
+    seen: set[tuple[int, str]] = set()
+    problems: list[BaseException] = []
+    counts = [0, 0]
+    done = threading.Event()
+
+    def call(caller: int) -> None:
+        try:
+            with EngineClient(engine.url, timeout_s=5.0) as client:
+                while not done.is_set():
+                    order = {"order_id": f"o-{caller}-{counts[caller]}"}
+                    answer = client.decide("express_dispatch", body(engine, count=3) | order)
+                    seen.add((answer["strategy_version"], answer["models"]["p_accept"]["model"]))
+                    counts[caller] += 1
+        except BaseException as error:
+            problems.append(error)
+
+    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(2)]
+    for caller in callers:
+        caller.start()
+    path = engine.strategies / "express_dispatch.yaml"
+    text = path.read_text()
+    wanted: set[tuple[int, str]] = {(1, "accept@champion")}
+    try:
+        wait_until_seen(wanted, seen, problems)
+        for version in (2, 3, 4):
+            promote(engine.models, "accept", f"v{version - 1:04d}")
+            path.write_text(text.replace("score: |", "score: ] |"))  # in place, and broken
+            path.write_text(text.replace("version: 1", f"version: {version}"))
+            wanted.add((version, f"accept@v{version - 1:04d}"))
+            wait_until_seen(wanted, seen, problems)
+    finally:
+        done.set()
+        for caller in callers:
+            caller.join(10)
+    assert problems == []
+    assert len(engine.decisions()) == sum(counts)
+
+
+def wait_until_seen(wanted: set[Any], seen: set[Any], problems: list[BaseException]) -> None:
+    deadline = time.monotonic() + 20
+    while not wanted <= seen and not problems:
+        assert time.monotonic() < deadline, (wanted, seen)
+        time.sleep(0.005)
+
+
+def test_store_that_goes_away_degrades_and_comes_back(engine: Engine, client: EngineClient) -> None:
+    class Away:
+        def read(self, *_: Any) -> Any:
+            raise ConnectionError("Redis is away")
+
+    reader, engine.app.features.reader = engine.app.features.reader, Away()
+    answer = client.decide("express_dispatch", body(engine))
+    assert (answer["quality"], answer["decided_by"]) == ("degraded", "fallback")
+    assert answer["chosen"] is not None
+    engine.app.features.reader = reader
+    deadline = time.monotonic() + 5
+    while client.decide("express_dispatch", body(engine))["quality"] != "full":
+        assert time.monotonic() < deadline
+
+
+def test_loopback_is_the_default_and_more_must_be_said(tmp_path: Path) -> None:
+    options = {"redis_url": "redis://x", "kafka": None, "models_dir": tmp_path, "spill_dir": tmp_path}
+    ServeConfig(**options)
+    ServeConfig(**options, host="localhost")
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example"):
+        with pytest.raises(ValueError, match="--allow-remote"):
+            ServeConfig(**options, host=host)
+    ServeConfig(**options, host="0.0.0.0", allow_remote=True)
+
+
+def start_process(folder: Path, redis_url: str, *options: str) -> tuple[subprocess.Popen[str], str]:
+    """The engine as a process; returns it and its address."""
+    command = [sys.executable, "-m", "engine.server", "--redis", redis_url, "--models", str(folder / "models")]
+    command += ["--spill", str(folder / "spill"), "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=(folder / "log").open("a"), text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("engine on http://127.0.0.1:"), (line, (folder / "log").read_text())
+    return process, line.split()[-1]
+
+
+def test_process_without_redis_waits_and_without_kafka_keeps_decisions(tmp_path: Path, redis_url: str) -> None:
+    """Nothing applied at the start: not ready, and says why. Applied: ready. No broker: decisions stay for the next start."""
+    name = f"engine-late-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+    process, url = start_process(tmp_path, redis_url, "--project", name, "--kafka", nobody)
+    try:
+        with EngineClient(url) as client:
+            with pytest.raises(EngineError, match="features apply"):
+                client.wait_ready(timeout_s=0.1)
+            with pytest.raises(EngineError) as caught:
+                client.decide("express_dispatch", {})
+            assert (caught.value.status, caught.value.code) == (503, "store_unavailable")
+            registry = apply_catalogue(SHIPPED, redis_url, actor="test", reason="late", project=name).registry
+            fill(redis_url, registry)
+            client.wait_ready(timeout_s=10)
+            sent = {
+                "order_id": "o-1", "as_of_ms": AS_OF_MS, "city": "nyc", "product": "x",
+                "request": {"pickup_zone": 7, "fare_cents": 2000, "hour": 9},
+                "candidates": {"coupon_id": ["none"], "value_cents": [0]},
+            }  # fmt: skip
+            answer = client.decide("rider_coupon", sent)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert process.stdout is not None
+    assert "1 decisions left for the next start" in process.stdout.read()
+    ((key, value),) = read_spilled(tmp_path / "spill")
+    assert key == b"o-1"
+    assert decode(value, Decision).decision_id == answer["decision_id"]
+
+
+def test_taken_port_and_bad_options_end_with_a_message(tmp_path: Path, redis_url: str, capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for options, message in (
+            (["--port", port], f"cannot listen on 127.0.0.1:{port}"),
+            (["--host", "0.0.0.0"], "--allow-remote"),
+            (["--strategies", str(tmp_path / "nowhere")], "no folder of strategies"),
+        ):
+            given = [
+                "--redis",
+                redis_url,
+                "--no-decision-log",
+                "--models",
+                str(tmp_path),
+                "--spill",
+                str(tmp_path / "s"),
+            ]
+            assert main([*given, "--port", "0", *options]) == 2
+            assert message in capsys.readouterr().err
