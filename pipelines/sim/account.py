@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from features.records import DRIVER_EVENTS, TRIP_EVENTS, DriverEvent, TripEvent
+from features.records import DriverEvent, TripEvent
 from pipelines.trips.events import name_of
 
 
@@ -59,20 +59,3 @@ class Account:
         if self.orders["requested"] != ended:
             broken.append(f"{self.orders['requested']} orders requested, {ended} ended")
         return broken
-
-
-class Fates:
-    """Foresees what the feature job calls each message: duplicate, then late, then used (DESIGN §2)."""
-
-    def __init__(self, disorder_bound_ms: int) -> None:
-        self._bound_ms = disorder_bound_ms
-        self._seen: set[tuple[str, str]] = set()
-
-    def of(self, event: TripEvent | DriverEvent) -> str:
-        """`topic:fate` of the next message in order of arrival."""
-        topic = TRIP_EVENTS if isinstance(event, TripEvent) else DRIVER_EVENTS
-        if (topic, event.event_id) in self._seen:
-            return f"{topic}:duplicate"
-        self._seen.add((topic, event.event_id))
-        late = event.ingest_time_ms - event.event_time_ms > self._bound_ms
-        return f"{topic}:{'late' if late else 'used'}"

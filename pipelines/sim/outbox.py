@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from features.records import DriverEvent, TripEvent
-from pipelines.sim.account import Account, Fates
+from pipelines.sim.account import Account
 from pipelines.sim.agenda import ARRIVES, Agenda
 from pipelines.trips.arrival import Arrival
 from pipelines.trips.replay import EventSink, publish
@@ -27,7 +27,6 @@ class Outbox:
         self._sink = sink
         self._account = account
         self._observe = observe
-        self._fates = Fates(arrival.config.disorder_bound_ms)
         self._unflushed = False
 
     def send(self, event: TripEvent | DriverEvent, *, from_file: bool) -> None:
@@ -38,7 +37,7 @@ class Outbox:
             self._agenda.at(copy.ingest_time_ms, ARRIVES, self._arrive, copy)
 
     def take_over(self, stamped: Sequence[TripEvent | DriverEvent]) -> None:
-        """Publish in their turn the events that another replay left over; their arrival is already stamped."""
+        """Publish in their turn the events that another replay left over; their arrival is stamped, by the same rule."""
         self._account.earlier += len(stamped)
         self._account.waiting += len(stamped)
         for event in stamped:
@@ -54,6 +53,6 @@ class Outbox:
         publish(self._sink, event, self._account.messages)
         self._unflushed = True
         self._account.waiting -= 1
-        self._account.fates[self._fates.of(event)] += 1
+        self._account.fates[self._arrival.fate_of(event)] += 1
         if isinstance(event, DriverEvent):
             self._observe(event)

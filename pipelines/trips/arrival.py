@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from features.records import DriverEvent, TripEvent
+from features.records import DRIVER_EVENTS, TRIP_EVENTS, DriverEvent, TripEvent
 from pipelines.trips.draws import between, exponential, uniform
 
 Event = TypeVar("Event", bound=TripEvent | DriverEvent)
@@ -72,3 +72,14 @@ class Arrival:
             again_ms = between(1, config.most_duplicate_ms, config.seed, "again", event.event_id)
             arrivals_ms.append(arrivals_ms[0] + again_ms)
         return [msgspec.structs.replace(event, ingest_time_ms=at_ms) for at_ms in arrivals_ms]
+
+    def fate_of(self, event: TripEvent | DriverEvent) -> str:
+        """`topic:fate`: what the feature job should call this message, which `copies` made.
+
+        Duplicate before late before used (DESIGN §2): a copy that is not the first arrival is a duplicate, however late.
+        """
+        topic = TRIP_EVENTS if isinstance(event, TripEvent) else DRIVER_EVENTS
+        delay_ms = self.delay_ms(event.event_id)
+        if event.ingest_time_ms != event.event_time_ms + delay_ms:
+            return f"{topic}:duplicate"
+        return f"{topic}:{'late' if delay_ms > self.config.disorder_bound_ms else 'used'}"

@@ -50,10 +50,10 @@ class ReplayReport:
     """What was read and what was published. `check` says what does not add up."""
 
     rows: RowReport
-    trips: list[Trip]  # the used rows, as they were replayed
     recorded: Counter[str] = field(default_factory=Counter)  # events that the used rows stand for, by type
     derived: Counter[str] = field(default_factory=Counter)  # events made up, by `topic:type`
     published: Counter[str] = field(default_factory=Counter)  # messages, by `topic:type`; copies included
+    fates: Counter[str] = field(default_factory=Counter)  # what the feature job should call them, by `topic:fate`
     copies: int = 0  # second arrivals among them
     late: int = 0  # beyond the disorder bound, first arrivals
     unassigned: int = 0  # orders for which no driver was idle
@@ -69,6 +69,10 @@ class ReplayReport:
         messages = self.published.total() - self.published[DEAD_LETTERS] + len(self.pending)
         if messages != events + self.copies:
             broken.append(f"{events} events + {self.copies} copies, but {messages} messages published or pending")
+        if self.fates.total() != self.published.total() - self.published[DEAD_LETTERS]:
+            broken.append(
+                f"{self.fates.total()} fates foreseen, of {self.published.total()} messages with the dead letters"
+            )
         if self.published[DEAD_LETTERS] != len(self.rows.dead_letters):
             broken.append(f"{len(self.rows.dead_letters)} dead letters, {self.published[DEAD_LETTERS]} published")
         return broken
@@ -95,7 +99,7 @@ def replay(
     Raises: TripFileError; TopicError from the sink.
     """
     trips, rows = _read(source, seed=seed, data_dir=data_dir, limit_rows=limit_rows, before_ms=before_ms)
-    report = ReplayReport(rows=rows, trips=trips)
+    report = ReplayReport(rows=rows)
     stamp = Arrival(arrival or ArrivalConfig(seed=seed))
     events = _events(trips, report, seed=seed, data_dir=data_dir, num_drivers=num_drivers)
     messages = in_arrival_order(copy for event in events for copy in stamp.copies(event))
@@ -108,6 +112,7 @@ def replay(
             break
         pacer.wait_for(event.ingest_time_ms)
         publish(sink, event, report.published)
+        report.fates[stamp.fate_of(event)] += 1
         if report.first_ms is None:
             report.first_ms = event.ingest_time_ms
         report.last_ms = event.ingest_time_ms

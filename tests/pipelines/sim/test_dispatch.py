@@ -14,6 +14,7 @@ from pipelines.sim.asking import COUPON, DISPATCH
 from pipelines.sim.dispatch import Dispatch, DispatchConfig, DispatchProgress
 from pipelines.sim.policies import ScorePolicy, nearest
 from pipelines.sim.truth import TruthLog, read_truth
+from pipelines.trips.arrival import Arrival, ArrivalConfig
 from pipelines.trips.events import driver_event
 from pipelines.trips.pace import Pacer
 from pipelines.trips.rows import Trip
@@ -257,8 +258,12 @@ def test_no_survivor_and_no_driver_near_cancel_the_order(hour: Hour) -> None:
 
 def test_what_an_earlier_replay_left_is_published_in_its_turn(hour: Hour) -> None:
     trips = _first(hour)[:5]
+    arrival = Arrival(ArrivalConfig(seed=hour.seed))
+    causes = (f"history-{number}" for number in range(10_000))
+    cause = next(cause for cause in causes if arrival.delay_ms(f"d-0001:{cause}:idle") > 600_000)
     at_ms = (trips[2].requested_ms or 0) + 1
-    left = driver_event("d-0001", "chicago", "idle", 1008, at_ms - 700_000, cause="history")
+    late_ms = arrival.delay_ms(f"d-0001:{cause}:idle")
+    left = driver_event("d-0001", "chicago", "idle", 1008, at_ms - late_ms, cause=cause)
     witness = _witness(hour)
     dispatch = _dispatch(hour, witness, trips, earlier=[msgspec.structs.replace(left, ingest_time_ms=at_ms)])
     dispatch.run()
