@@ -35,7 +35,7 @@ def compare(env: Any, names: dict[str, Any], rows: list[dict[str, Any]], texts: 
     """Run the texts over the rows; the number of texts that Flink ran."""
     of = {"int": "BIGINT", "double": "DOUBLE", "string": "STRING", "bool": "BOOLEAN"}
     fields = [table.DataTypes.FIELD(name, getattr(table.DataTypes, of[kind.kind])()) for name, kind in names.items()]
-    schema = table.DataTypes.ROW([table.DataTypes.FIELD("row_number", table.DataTypes.BIGINT()), *fields])
+    schema = table.DataTypes.ROW([table.DataTypes.FIELD("row_no", table.DataTypes.BIGINT()), *fields])
     data = [(number, *(row[name] for name in names)) for number, row in enumerate(rows)]
     given_rows = env.from_elements(data, schema)
     programs = [compile_expr(SourceText(text), names) for text in texts]
@@ -50,7 +50,7 @@ def compare(env: Any, names: dict[str, Any], rows: list[dict[str, Any]], texts: 
     for first in range(0, len(ready), PER_QUERY):
         chunk = ready[first : first + PER_QUERY]
         columns = ", ".join(f"{sql} AS c{number}" for number, (_, sql) in enumerate(chunk))
-        query = f"SELECT row_number, {columns} FROM {given_rows}"
+        query = f"SELECT row_no, {columns} FROM {given_rows}"
         got = sorted((tuple(row) for row in env.execute_sql(query).collect()), key=lambda row: row[0])
         for number, (program, sql) in enumerate(chunk):
             for row, values in zip(rows, got, strict=True):
