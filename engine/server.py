@@ -417,6 +417,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8500, help="0 takes a free port (default: 8500)")
     parser.add_argument("--allow-remote", action="store_true", help="listen beyond loopback, without authentication")
     parser.add_argument("--project", default=PROJECT)
+    parser.add_argument("--drain", type=float, default=10.0, metavar="SECONDS", help="how long a stop may take to send")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -430,6 +431,7 @@ def main(argv: list[str] | None = None) -> int:
             port=options.port,
             allow_remote=options.allow_remote,
             project=options.project,
+            drain_s=options.drain,
         )
         serve(config, announce=lambda line: print(line, flush=True))
     except (ValueError, OSError, RuntimeError) as error:

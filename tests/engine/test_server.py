@@ -12,110 +12,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from engine.client import EngineClient, EngineError
-from engine.decision_log import DecisionLog, DecisionLogConfig, read_spilled
-from engine.feature_source import FeatureSource
-from engine.metrics import Metrics
-from engine.reload import Library, LibraryConfig
-from engine.server import App, ServeConfig, asgi_server, main
+from engine.decision_log import read_spilled
+from engine.server import ServeConfig, main
 from features.loader import SHIPPED
-from features.records import Decision, decode
-from features.redis_store import FeatureReader, TileWriter
-from features.registry import Registry, apply_catalogue, load_registry
+from features.records import DECISIONS, Decision, decode
+from features.registry import apply_catalogue
 from features.rows import from_served
+from features.topics import read_all
+from infra.local.process import stop, wait_ready
+from infra.local.redis import redis_ready, start_redis
+from infra.local.stack import free_ports
+from tests.engine.running import Engine, fill
 from tests.engine.support import AS_OF_MS, promote, random_body, write_model
-from tests.engine.test_decision_log import Broker
-
-STRATEGIES = Path(__file__).parents[2] / "engine" / "strategies"
-
-
-class Engine:
-    """An engine in this process on a real port, with a real Redis and a broker in memory."""
-
-    def __init__(self, folder: Path, redis_url: str, project: str) -> None:
-        self.strategies, self.models = folder / "strategies", folder / "models"
-        self.strategies.mkdir()
-        self.models.mkdir()
-        for path in STRATEGIES.glob("*.yaml"):
-            (self.strategies / path.name).write_text(path.read_text())
-        self.broker = Broker()
-        self.log = DecisionLog(DecisionLogConfig(directory=folder / "spill"), lambda: self.broker)
-        config = LibraryConfig(strategies_dir=self.strategies, models_dir=self.models)
-        self.library = Library(config, lambda: load_registry(redis_url, project))
-        self.library.start()
-        self.reader = FeatureReader(redis_url, project, timeout_s=0.5)
-        self.app = App(self.library, FeatureSource(self.reader), self.log, Metrics())
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        self.server = asgi_server(self.app, 5)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
-        self.library.stop()
-        self.log.close()
-        self.reader.close()
-
-    def decisions(self) -> list[Decision]:
-        """What reached the topic, once it is all there."""
-        deadline = time.monotonic() + 10
-        while self.log.backlog:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        return [decode(value, Decision) for _, value in self.broker.kept]
-
-
-@pytest.fixture(scope="module")
-def project(redis_url: str) -> Iterator[str]:
-    name = f"engine-{os.getpid()}"
-    registry = apply_catalogue(SHIPPED, redis_url, actor="test", reason="test", project=name).registry
-    fill(redis_url, registry)
-    yield name
-
-
-def fill(redis_url: str, registry: Registry) -> None:
-    """A heartbeat in every group, and a few tiles for drivers c-0 to c-9 (offers, fares) and zone 7."""
-    writer = TileWriter(redis_url, registry.project)
-    for group in registry.catalogue.tile_groups():
-        keys: list[Any] = [f"c-{n}" for n in range(10)] if group.entity.type == "string" else [7]
-        count = len(keys)
-        tiles = np.full(count, AS_OF_MS // group.hop_ms - 1, dtype=np.int64)
-        counts = np.arange(1, count + 1, dtype=np.int64)
-        partials = [counts.astype(np.int64 if p.type == "int" else np.float64) for p in group.partials]
-        generation = registry.generation_of(group.name)
-        writer.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=AS_OF_MS - 500)
-    for last in registry.catalogue.last_groups():
-        values = {f.name: ["idle" if f.type == "string" else 3] for f in last.fields}
-        key: list[Any] = ["c-1"] if last.entity.type == "string" else [7]
-        times = np.array([AS_OF_MS - 1000], dtype=np.int64)
-        generation = registry.generation_of(last.name)
-        writer.write_last(last, generation, key, times, ["e-1"], values, applied_through_ms=AS_OF_MS - 500)
-    writer.close()
-
-
-@pytest.fixture
-def engine(tmp_path: Path, redis_url: str, project: str) -> Iterator[Engine]:
-    running = Engine(tmp_path, redis_url, project)
-    try:
-        yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture
-def client(engine: Engine) -> Iterator[EngineClient]:
-    with EngineClient(engine.url, timeout_s=5.0) as made:
-        yield made
+from tests.engine.test_decision_log import wait_until
 
 
 def body(engine: Engine, seed: int = 1, count: int = 10, **changes: Any) -> dict[str, Any]:
@@ -302,6 +218,7 @@ def test_hot_swap_of_strategy_and_model_under_load_fails_no_request(engine: Engi
         for version in (2, 3, 4):
             promote(engine.models, "accept", f"v{version - 1:04d}")
             path.write_text(text.replace("score: |", "score: ] |"))  # in place, and broken
+            wait_until(lambda: path.name in engine.library.live.errors)
             path.write_text(text.replace("version: 1", f"version: {version}"))
             wanted.add((version, f"accept@v{version - 1:04d}"))
             wait_until_seen(wanted, seen, problems)
@@ -356,21 +273,26 @@ def start_process(folder: Path, redis_url: str, *options: str) -> tuple[subproce
     return process, line.split()[-1]
 
 
-def test_process_without_redis_waits_and_without_kafka_keeps_decisions(tmp_path: Path, redis_url: str) -> None:
-    """Nothing applied at the start: not ready, and says why. Applied: ready. No broker: decisions stay for the next start."""
-    name = f"engine-late-{os.getpid()}"
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
-    process, url = start_process(tmp_path, redis_url, "--project", name, "--kafka", nobody)
+def test_process_without_redis_waits_and_without_kafka_keeps_decisions(tmp_path: Path) -> None:
+    """No Redis at the start: alive, not ready, says why. Nothing applied: the same. Then ready. No broker: decisions stay."""
+    redis_port, kafka_port = free_ports(2)
+    url_of_redis = f"redis://127.0.0.1:{redis_port}/0"
+    process, url = start_process(tmp_path, url_of_redis, "--kafka", f"127.0.0.1:{kafka_port}", "--drain", "0.3")
+    redis = None
     try:
         with EngineClient(url) as client:
-            with pytest.raises(EngineError, match="features apply"):
+            assert ask(url, "GET", "/healthz")[0] == 200
+            with pytest.raises(EngineError, match="cannot be reached"):
                 client.wait_ready(timeout_s=0.1)
             with pytest.raises(EngineError) as caught:
                 client.decide("express_dispatch", {})
             assert (caught.value.status, caught.value.code) == (503, "store_unavailable")
-            registry = apply_catalogue(SHIPPED, redis_url, actor="test", reason="late", project=name).registry
-            fill(redis_url, registry)
+            redis = start_redis(
+                tmp_path / "redis", redis_port, stack_id=f"test-{os.getpid()}", log=tmp_path / "redis.log"
+            )
+            wait_ready(redis, lambda: redis_ready(redis_port), deadline_s=30)
+            wait_until(lambda: "features apply" in ask(url, "GET", "/readyz")[1].decode())
+            fill(url_of_redis, apply_catalogue(SHIPPED, url_of_redis, actor="test", reason="late").registry)
             client.wait_ready(timeout_s=10)
             sent = {
                 "order_id": "o-1", "as_of_ms": AS_OF_MS, "city": "nyc", "product": "x",
@@ -378,14 +300,44 @@ def test_process_without_redis_waits_and_without_kafka_keeps_decisions(tmp_path:
                 "candidates": {"coupon_id": ["none"], "value_cents": [0]},
             }  # fmt: skip
             answer = client.decide("rider_coupon", sent)
+            assert answer["quality"] == "full"
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        code = process.wait(20)
+        if redis is not None:
+            stop(redis)
+    assert code == 0
     assert process.stdout is not None
     assert "1 decisions left for the next start" in process.stdout.read()
     ((key, value),) = read_spilled(tmp_path / "spill")
     assert key == b"o-1"
     assert decode(value, Decision).decision_id == answer["decision_id"]
+
+
+@pytest.mark.services
+def test_every_answered_decision_is_on_the_real_topic_after_a_kill_and_a_restart(tmp_path: Path, stack: Any) -> None:
+    """The engine is killed with decisions under way; the next one sends what was left; the topic holds each of them."""
+    project = f"engine-kafka-{os.getpid()}"
+    apply_catalogue(SHIPPED, stack.redis_url, actor="test", reason="test", project=project)
+    options = ("--project", project, "--kafka", stack.kafka)
+    answered = set()
+    for run in range(2):
+        process, url = start_process(tmp_path, stack.redis_url, *options)
+        with EngineClient(url) as client:
+            client.wait_ready()
+            for number in range(200):
+                sent = {
+                    "order_id": f"{project}-{run}-{number}", "as_of_ms": AS_OF_MS, "city": "nyc", "product": "x",
+                    "request": {"pickup_zone": 7, "fare_cents": 2000, "hour": 9},
+                    "candidates": {"coupon_id": ["none", "c1"], "value_cents": [0, 100]},
+                }  # fmt: skip
+                answered.add(client.decide("rider_coupon", sent)["decision_id"])
+        process.send_signal(signal.SIGKILL if run == 0 else signal.SIGTERM)
+        assert process.wait(30) == (-signal.SIGKILL if run == 0 else 0)
+    assert list(read_spilled(tmp_path / "spill")) == []
+    ours = [m for m in read_all(stack.kafka, DECISIONS) if (m.key or b"").startswith(f"{project}-".encode())]
+    assert {decode(message.value, Decision).decision_id for message in ours} == answered
+    assert all(decode(message.value, Decision).order_id.encode() == message.key for message in ours)
 
 
 def test_taken_port_and_bad_options_end_with_a_message(tmp_path: Path, redis_url: str, capsys: Any) -> None:
