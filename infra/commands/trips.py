@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -65,9 +64,7 @@ def replay(
 def _print_replay(report: Any, broken: list[str], json: bool) -> None:
     rows = report.rows
     if json:
-        fields = {k: v for k, v in asdict(report).items() if k not in ("rows", "pending")}
-        counts = {"in": rows.rows_in, "used": rows.used, "set_aside": rows.set_aside, "dead_lettered": rows.dead}
-        print_json({**fields, "rows": {**counts, "corrections": rows.corrections}, "broken_sums": broken})
+        print_json({**report.plain(), "broken_sums": broken})
         return
     out.print(
         f"{rows.rows_in} rows of {rows.file}: {rows.used} used, {rows.dead.total()} to dead_letters, "

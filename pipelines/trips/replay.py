@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from features.records import DEAD_LETTERS, DRIVER_EVENTS, TRIP_EVENTS, DeadLetter, DriverEvent, TripEvent, encode
 from pipelines.trips.arrival import Arrival, ArrivalConfig
@@ -61,6 +61,23 @@ class ReplayReport:
     first_ms: int | None = None
     last_ms: int | None = None
     wall_s: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """The counts as plain values, for JSON."""
+        return {
+            "rows": self.rows.plain(),
+            "recorded": dict(self.recorded),
+            "derived": dict(self.derived),
+            "published": dict(self.published),
+            "fates": dict(self.fates),
+            "copies": self.copies,
+            "late": self.late,
+            "unassigned": self.unassigned,
+            "pending": len(self.pending),
+            "first_ms": self.first_ms,
+            "last_ms": self.last_ms,
+            "wall_s": round(self.wall_s, 3),
+        }
 
     def check(self) -> list[str]:
         """Sums that do not hold, as sentences; empty when all do."""

@@ -66,6 +66,17 @@ class RowReport:
     corrections: Counter[str] = field(default_factory=Counter)  # name -> rows; a row may have several
     dead_letters: list[DeadLetter] = field(default_factory=list)
 
+    def plain(self) -> dict[str, Any]:
+        """The counts as plain values, for JSON."""
+        return {
+            "file": self.file,
+            "in": self.rows_in,
+            "used": self.used,
+            "set_aside": dict(self.set_aside),
+            "dead_lettered": dict(self.dead),
+            "corrections": dict(self.corrections),
+        }
+
     def check(self) -> list[str]:
         """Sums that do not hold, as sentences; empty when all do."""
         broken = []

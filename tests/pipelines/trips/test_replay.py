@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
@@ -126,6 +128,14 @@ def test_history_carries_over_what_arrives_after_its_end(history: tuple[Kept, Re
     assert all(event.event_time_ms < cut_ms for event in report.pending)
     assert report.recorded == {"picked_up": report.rows.used, "completed": report.rows.used}
     assert {event.city for event in sink.trip_events()} == {"chicago"}
+
+
+def test_the_report_as_json_keeps_every_count(hvfhv: tuple[Kept, ReplayReport]) -> None:
+    report = hvfhv[1]
+    plain = json.loads(json.dumps(report.plain()))
+    assert plain["rows"]["dead_lettered"] == {"$.pickup_datetime: pickup before request": 5}
+    assert sum(plain["published"].values()) == len(hvfhv[0].messages)
+    assert set(plain) == {field.name for field in dataclasses.fields(report)}
 
 
 def test_progress_reaches_the_total_and_a_file_of_no_rows_is_no_error() -> None:
