@@ -26,9 +26,9 @@ class GateConfig:
     champion_margin: float = (
         0.01  # log-loss, in nats a row, by which a candidate may be worse at the interval's upper end
     )
-    # Two fitted calibration numbers and a finite test set both err. Over 20 seeds of 3,000 samples an honest fit left
-    # the perfect model's p99 by less than this each time.
-    ece_slack: float = 0.01
+    # Added to the p99 of a perfect model. A fitted map errs as well as a finite test set: over 60 seeds each of 3,000 and
+    # 1,200 samples, an honest fit went beyond that p99 by up to 0.018, and by more than 0.01 in 1 run of 24.
+    ece_slack: float = 0.02
     max_latency_ms: float = 4.0  # p99 of one call with 20 candidates, half of the strategy's deadline for the model
 
 

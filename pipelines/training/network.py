@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,11 @@ class AcceptNetwork(nn.Module):
         self.register_buffer("scale_F", torch.ones(num_inputs))
         self.register_buffer("platt", torch.tensor([1.0, 0.0]))  # slope and shift on the logit
         self.shortcut = nn.Linear(num_inputs, 1)
-        self.members = nn.ModuleList(_mlp(num_inputs, hidden) for _ in range(members))
+        widths = [num_inputs, *hidden, 1]
+        self.weights = nn.ParameterList(_drawn(members, a, b) for a, b in pairwise(widths))
+        self.biases = nn.ParameterList(torch.zeros(members, 1, b) for b in widths[1:])
+        with torch.no_grad():
+            self.weights[-1].mul_(0.1)  # start near the shortcut: the interactions are learned, not unlearned
 
     def set_normalisation(self, x_NF: NDArray[np.float32]) -> None:
         """Take mean and deviation from the training rows; a constant input gets scale 1 and so says nothing."""
@@ -54,8 +59,12 @@ class AcceptNetwork(nn.Module):
     def member_logits(self, x_NF: Tensor) -> Tensor:
         """Raw logit of each member: (M, N). Each member is fitted on its own loss, so that they differ."""
         z_NF = self.normalised(x_NF)
-        linear_N1 = self.shortcut(z_NF)
-        return torch.stack([(linear_N1 + member(z_NF)).squeeze(-1) for member in self.members])
+        h_MNH = z_NF
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h_MNH = torch.matmul(h_MNH, weight) + bias
+            if layer < len(self.weights) - 1:
+                h_MNH = torch.relu(h_MNH)
+        return (h_MNH + self.shortcut(z_NF)).squeeze(-1)
 
     def logits(self, x_NF: Tensor) -> Tensor:
         """Raw logit before calibration: (N,)."""
@@ -65,17 +74,9 @@ class AcceptNetwork(nn.Module):
         return torch.sigmoid(self.logits(x_NF) * self.platt[0] + self.platt[1])
 
 
-def _mlp(num_inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    width = num_inputs
-    for size in hidden:
-        layers += [nn.Linear(width, size), nn.ReLU()]
-        width = size
-    last = nn.Linear(width, 1)
-    nn.init.zeros_(last.bias)
-    with torch.no_grad():
-        last.weight.mul_(0.1)  # start near the linear shortcut: the interactions are learned, not unlearned
-    return nn.Sequential(*layers, last)
+def _drawn(members: int, width_in: int, width_out: int) -> Tensor:
+    """First weights of one layer of every member: (M, in, out), variance 2 / in as suits ReLU."""
+    return torch.randn(members, width_in, width_out) * (2.0 / width_in) ** 0.5
 
 
 def predict(network: AcceptNetwork, x_NF: NDArray[np.float32], *, rows_at_once: int = 65_536) -> NDArray[np.float64]:
