@@ -23,9 +23,7 @@ class GateConfig:
 
     min_test_rows: int = 100
     min_class_rows: int = 10  # of each outcome among the test rows
-    champion_margin: float = (
-        0.01  # log-loss, in nats a row, by which a candidate may be worse at the interval's upper end
-    )
+    champion_margin: float = 0.01  # log-loss a row (nats) that the interval's upper end may lie above the champion's
     # Added to the p99 of a perfect model. A fitted map errs as well as a finite test set: over 60 seeds each of 3,000 and
     # 1,200 samples, an honest fit went beyond that p99 by up to 0.018, and by more than 0.01 in 1 run of 24.
     ece_slack: float = 0.02
