@@ -24,7 +24,7 @@ from features.redis_store import TileWriter
 from features.spec import PROJECT, LastGroup, TileGroup
 from features.store import StoreError
 from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
-from pipelines.sql import DecodeFunction, WriteFunction
+from pipelines.sql import BATCH_ROWS, DecodeFunction, WriteFunction
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 2.0
@@ -176,6 +176,8 @@ class WriteTiles(_Writer):
     def __init__(self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT) -> None:
         super().__init__(redis_url, generation, project)
         self.group = group
+        self._seen_ms: int | None = None  # the highest ingest time of any row so far
+        self._through_ms: int | None = None  # … of the rows that are known to be complete
 
     def eval(
         self,
@@ -187,6 +189,7 @@ class WriteTiles(_Writer):
         *partials: pd.Series,
     ) -> pd.Series:
         dtypes = [np.int64 if p.type == "int" else np.float64 for p in self.group.partials]
+        applied_through_ms = self._complete_through(through_ms)
         arrays = [column.to_numpy(dtype=dtype) for column, dtype in zip(partials, dtypes, strict=True)]
         return self._write(
             self.group,
@@ -197,10 +200,22 @@ class WriteTiles(_Writer):
                 tile.to_numpy(dtype=np.int64),
                 num_events.to_numpy(dtype=np.int64),
                 arrays,
-                applied_through_ms=int(through_ms.max()),
+                applied_through_ms=applied_through_ms,
                 appended_ms=appended_ms.to_numpy(dtype=np.int64),
             ),
         )
+
+    def _complete_through(self, through_ms: pd.Series) -> int:
+        """The heartbeat that this batch may show.
+
+        The aggregates of one mini-batch come in no order of time, and only a full batch can cut them in two: then the
+        heartbeat stays where it was until the rest has followed, or it would promise rows that are not written yet.
+        """
+        newest = int(through_ms.max())
+        self._seen_ms = newest if self._seen_ms is None else max(newest, self._seen_ms)
+        if len(through_ms) < BATCH_ROWS:
+            self._through_ms = self._seen_ms
+        return int(through_ms.min()) if self._through_ms is None else self._through_ms
 
 
 class WriteLast(_Writer):

@@ -24,7 +24,7 @@ from infra.local.redis import redis_ready, start_redis
 from infra.local.stack import free_ports
 from pipelines.dead_letter import count_reasons, dead_letter_bytes, fold, ledger_bytes
 from pipelines.sink import DeadLetters, DecodeRecords, LedgerEntries, WriteLast, WriteTiles, decode_columns
-from pipelines.sql import DecodeFunction
+from pipelines.sql import BATCH_ROWS, DecodeFunction
 
 GOOD = {
     "event_id": "e-1",
@@ -199,6 +199,18 @@ def test_last_values_of_nulls_and_integers_are_written_exactly(redis_url: str, r
     batch = FeatureReader(redis_url, registry.project).read(plan, {"driver": ["d-1"]}, 4_000)["driver"]
     assert (batch.columns["last_status"][0], batch.columns["last_zone"][0]) == ("on_trip", 12)
     assert group_stats(redis_url, [(group, step.generation)], registry.project)[group.name].used == 3
+
+
+def test_heartbeat_stays_until_the_rest_of_a_full_batch_has_followed(redis_url: str, registry: Registry) -> None:
+    """A mini-batch of 10,003 tiles is cut after BATCH_ROWS; the newest tile may be in the first part.
+
+    |---- 10,000 rows, newest 900 ----|-- 3 rows --|
+                       heartbeat stays             heartbeat 900
+    """
+    step = zone_writer(registry, redis_url)
+    assert step._complete_through(pd.Series([100, 300])) == 300
+    assert step._complete_through(pd.Series([900] + [400] * (BATCH_ROWS - 1))) == 300
+    assert step._complete_through(pd.Series([500, 600, 700])) == 900
 
 
 def test_each_thread_has_a_connection_of_its_own(redis_url: str, registry: Registry) -> None:

@@ -1,0 +1,352 @@
+"""The feature job's plan, and the job itself on the real stack against brute force.
+
+topics ─► job ─┬─► dead letters + ledger     every (topic, partition, offset) meets one fate
+               └─► Redis                     every feature equals tests/naive.py over the used events
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from features.expr import Program, interpret
+from features.loader import SHIPPED
+from features.read_plan import compile_read_plan
+from features.records import (
+    DEAD_LETTERS,
+    DRIVER_EVENTS,
+    LEDGER,
+    OFFER_EVENT_TYPES,
+    RECORD_OF_TOPIC,
+    TRIP_EVENTS,
+    DeadLetter,
+    LedgerEntry,
+    RecordError,
+    decode,
+)
+from features.redis_store import FeatureReader, GroupStats, group_stats
+from features.registry import Registry, apply_catalogue
+from features.topics import Producer, read_all
+from infra.local.flink import flink_env, prepare_flink
+from infra.local.stack import Stack, free_ports
+from pipelines.dead_letter import Place, count_reasons, fold
+from pipelines.jobs.submit import (
+    AlreadyRunning,
+    JobError,
+    client_environment,
+    list_jobs,
+    num_restarts,
+    stop_job,
+    submit,
+    wait_running,
+)
+from tests import generate, naive
+
+MODULE = "pipelines.jobs.features"
+SEED = 20_260
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def flink_client(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Flink client, without a cluster."""
+    folder = tmp_path_factory.mktemp("flink")
+    rest_port, rpc_port = free_ports(2)
+    prepare_flink(folder, rest_port=rest_port, rpc_port=rpc_port)
+    return client_environment(flink_env(folder))
+
+
+@pytest.fixture(scope="module")
+def plan(flink_client: dict[str, str]) -> str:
+    """What Flink makes of the shipped catalogue."""
+    return run_module(flink_client, "--explain", "--definitions", str(SHIPPED)).stdout
+
+
+def run_module(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", MODULE, *args], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_record_is_decoded_once(plan: str) -> None:
+    executed = plan[plan.index("== Optimized Execution Plan ==") :]
+    assert {name: executed.count(f"{name}(") for name in ("decode_trip_events", "decode_driver_events")} == {
+        "decode_trip_events": 1,
+        "decode_driver_events": 1,
+    }
+    assert executed.count("TableSourceScan(") == 2
+
+
+def test_writes_see_inserts_and_new_values_only_and_nothing_stands_above_them(plan: str) -> None:
+    physical = plan[plan.index("== Optimized Physical Plan ==") : plan.index("== Optimized Execution Plan ==")]
+    lines = physical.splitlines()
+    writes = [i for i, line in enumerate(lines) if "PythonCalc(select=[write_" in line]
+    assert len(writes) == 6
+    for i in writes:
+        expected = "[I]" if "_last(" in lines[i] else "[I,UA]"
+        assert f"changelogMode={expected}" in lines[i]
+        assert re.search(r"Sink\(table=\[\w+\.\w+\.written_", lines[i - 1])
+    assert "UB" not in "".join(re.findall(r"changelogMode=\[[\w,]*\]", physical))
+
+
+def test_state_of_groups_has_a_ttl_of_its_own(plan: str) -> None:
+    physical = plan[plan.index("== Optimized Physical Plan ==") : plan.index("== Optimized Execution Plan ==")]
+    aggregates = [line for line in physical.splitlines() if "GlobalGroupAggregate(" in line]
+    assert len(aggregates) == 4
+    assert all("stateTtlHints=" in line for line in aggregates)
+
+
+def test_session_in_another_zone_is_refused(flink_client: dict[str, str]) -> None:
+    script = (
+        "from pipelines.jobs.features import assert_utc, table_environment\n"
+        "assert_utc(table_environment({'table.local-time-zone': 'UTC'}))\n"
+        "assert_utc(table_environment({'table.local-time-zone': 'Asia/Shanghai'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=flink_client, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "JobError: the Flink session is in zone Asia/Shanghai: set table.local-time-zone to UTC" in done.stderr
+
+
+def test_missing_cluster_and_missing_apply_are_named(redis_url: str, flink_client: dict[str, str]) -> None:
+    project = f"nothing-{uuid.uuid4().hex[:8]}"
+    (port,) = free_ports(1)
+    rest = f"http://127.0.0.1:{port}"
+    with pytest.raises(
+        JobError, match=f"no features are applied in project '{project}': run `hailstream features apply`"
+    ):
+        submit(MODULE, ["--redis", redis_url, "--project", project], rest=rest, env=flink_client)
+    apply_catalogue(SHIPPED, redis_url, actor="test", reason="test", project=project)
+    with pytest.raises(JobError, match=f"no Flink cluster answers at {rest}"):
+        submit(MODULE, ["--redis", redis_url, "--project", project], rest=rest, env=flink_client)
+
+
+@dataclass
+class Run:
+    """One job on the real stack."""
+
+    stack: Stack
+    registry: Registry
+    job_id: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return flink_env(self.stack.flink_folder)
+
+    @property
+    def args(self) -> list[str]:
+        return ["--kafka", self.stack.kafka, "--redis", self.stack.redis_url, "--project", self.registry.project]
+
+    def stats(self) -> dict[str, GroupStats]:
+        return group_stats(self.stack.redis_url, self.registry.groups(), self.registry.project)
+
+    def submit(self, *args: str) -> None:
+        self.job_id = submit(MODULE, [*self.args, *args], rest=self.stack.flink_rest, env=self.env)
+        wait_running(self.stack.flink_rest, self.job_id, deadline_s=120)
+
+    def wait_used(self, expected: dict[str, int], deadline_s: float = 90) -> None:
+        end = time.monotonic() + deadline_s
+        while (used := {name: group.used for name, group in self.stats().items()}) != expected:
+            assert time.monotonic() < end, f"used {used}, expected {expected}"
+            time.sleep(0.2)
+
+    def stop(self) -> str:
+        """Everything read is finished and committed, so what the topics hold now is final."""
+        savepoint = stop_job(self.stack.flink_rest, self.job_id, str(self.stack.flink_folder / "savepoints"))
+        assert savepoint is not None
+        return savepoint
+
+
+@pytest.fixture(scope="module")
+def run(stack: Stack) -> Iterator[Run]:
+    project = f"features-{uuid.uuid4().hex[:8]}"
+    report = apply_catalogue(SHIPPED, stack.redis_url, actor="test", reason="test", project=project)
+    send_events(stack.kafka, SEED)
+    run = Run(stack, report.registry, "")
+    try:
+        run.submit()
+        yield run
+    finally:
+        for job in list_jobs(stack.flink_rest):
+            if job.name.startswith(project) and not job.ended:
+                stop_job(stack.flink_rest, job.job_id)
+
+
+def send_events(kafka: str, seed: int) -> None:
+    """A few thousand events of both topics: good, malformed in ten ways, twice, late, from the future."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    producer = Producer(kafka)
+    for event in generate.trip_events(seed, 3_000):
+        if event["event_type"] in OFFER_EVENT_TYPES:  # without a driver it stays malformed
+            event = {**event, "offer_id": "f-1", "decision_id": "x-1"}
+        producer.send(TRIP_EVENTS, event["order_id"], damaged(rng, event))
+    for event in generate.driver_events(seed, 1_000):
+        producer.send(DRIVER_EVENTS, event["driver_id"], damaged(rng, event))
+    producer.flush()
+
+
+def damaged(rng: random.Random, event: dict[str, Any]) -> bytes:
+    """The event's bytes, 3 % of them spoilt."""
+    event = {**event, "schema_version": 1}
+    good = json.dumps(event).encode()
+    if rng.random() > 0.03:
+        return good
+    ways: list[bytes] = [
+        b"",
+        b"not JSON",
+        b"{}",
+        b"\xff\xfe",
+        good[:-5],
+        json.dumps({**event, "event_time_ms": "soon"}).encode(),
+        json.dumps({**event, "city": None}).encode(),
+        json.dumps({**event, "schema_version": 99}).encode(),
+        json.dumps({k: v for k, v in event.items() if k != "event_id"}).encode(),
+        json.dumps({**event, "event_time_ms": 2**60}).encode(),
+    ]
+    return rng.choice(ways)
+
+
+@dataclass
+class Expected:
+    """What brute force says of everything that is on the topics."""
+
+    places: set[Place]
+    malformed: set[Place]
+    used: dict[str, list[dict[str, Any]]]  # by source
+    fates: Counter[str]
+
+    def used_by_group(self, registry: Registry) -> dict[str, int]:
+        return {
+            group.name: sum(event[group.key_field] is not None for event in self.used[group.source.name])
+            for group, _ in registry.groups()
+        }
+
+
+def brute_force(kafka: str, registry: Registry) -> Expected:
+    expected = Expected(set(), set(), {}, Counter())
+    for source in registry.catalogue.sources.values():
+        good: list[dict[str, Any]] = []
+        for message in read_all(kafka, source.topic):
+            place = (message.topic, message.partition, message.offset)
+            expected.places.add(place)
+            try:
+                record = decode(message.value, RECORD_OF_TOPIC[source.topic])
+            except RecordError:
+                expected.malformed.add(place)
+                expected.fates["malformed"] += 1
+            else:
+                good.append({**{name: getattr(record, name) for name in source.schema}, "place": place})
+        used, fates = naive.used_once(good, disorder_ms=source.disorder_ms, future_ms=source.future_ms)
+        expected.used[source.name] = [dict(event) for event in used]
+        expected.fates.update(fates)
+    return expected
+
+
+@pytest.mark.services
+def test_every_record_meets_one_fate_and_features_equal_brute_force(run: Run) -> None:
+    expected = brute_force(run.stack.kafka, run.registry)
+    run.wait_used(expected.used_by_group(run.registry))
+    assert num_restarts(run.stack.flink_rest, run.job_id) == 0
+    (job,) = (job for job in list_jobs(run.stack.flink_rest) if job.job_id == run.job_id)
+    assert (job.name, job.state) == (f"{run.registry.project}-features-g1", "RUNNING")
+    assert re.fullmatch("[0-9a-f]{16}", job.parameters["hailstream.fingerprint"])
+    with pytest.raises(AlreadyRunning, match=f"{run.registry.project}-features-g1 is already RUNNING as {run.job_id}"):
+        submit(MODULE, run.args, rest=run.stack.flink_rest, env=run.env)
+    savepoint = run.stop()
+    assert_conservation(run, expected)
+    assert_features(run, expected)
+
+    # The same events again, from the savepoint: each is a duplicate now, nothing else moves.
+    before = run.stats()
+    send_events(run.stack.kafka, SEED)
+    run.submit("--from-savepoint", savepoint)
+    again = brute_force(run.stack.kafka, run.registry)
+    assert again.used_by_group(run.registry) == expected.used_by_group(run.registry)
+    wait_for_ledger(run, again)
+    run.stop()
+    assert_conservation(run, again)
+    assert {name: s.used for name, s in run.stats().items()} == {name: s.used for name, s in before.items()}
+
+
+def wait_for_ledger(run: Run, expected: Expected, deadline_s: float = 60) -> None:
+    end = time.monotonic() + deadline_s
+    wanted = sum(expected.fates.values()) - expected.fates["used"]
+    while (found := len(unused(run)[0]) + len(unused(run)[1])) != wanted:
+        assert time.monotonic() < end, f"{found} records on dead_letters and ledger, expected {wanted}"
+        time.sleep(0.5)
+
+
+def unused(run: Run) -> tuple[dict[Place, DeadLetter], dict[Place, LedgerEntry]]:
+    dead = fold((m.value for m in read_all(run.stack.kafka, DEAD_LETTERS)), DeadLetter)
+    ledger = fold((m.value for m in read_all(run.stack.kafka, LEDGER)), LedgerEntry)
+    topics = {source.topic for source in run.registry.catalogue.sources.values()}
+    return (
+        {place: letter for place, letter in dead.items() if letter.topic in topics},
+        {place: entry for place, entry in ledger.items() if entry.topic in topics and entry.reason != "unmatched"},
+    )
+
+
+def assert_conservation(run: Run, expected: Expected) -> None:
+    """used + ledger + dead letters = input, place by place and without overlap."""
+    dead, ledger = unused(run)
+    used = {event["place"] for events in expected.used.values() for event in events}
+    assert set(dead) == expected.malformed
+    assert set(ledger) == expected.places - expected.malformed - used
+    assert count_reasons(dead.values(), ledger.values()) == +Counter({**expected.fates, "used": 0})
+    raw = {(m.topic, m.partition, m.offset): m.value for s in expected.used for m in read_all(run.stack.kafka, s)}
+    assert all(letter.raw == raw[place] and letter.path.startswith("$") for place, letter in dead.items())
+
+
+def assert_features(run: Run, expected: Expected) -> None:
+    """Every aggregated feature of every key, asked when all is known: at the newest arrival, and hours later."""
+    newest = max(event["ingest_time_ms"] for events in expected.used.values() for event in events)
+    reader = FeatureReader(run.stack.redis_url, run.registry.project)
+    compared = 0
+    for view in run.registry.catalogue.views.values():
+        events = [
+            {**e, "key": e[view.key_field]} for e in expected.used[view.source.name] if e[view.key_field] is not None
+        ]
+        keys = sorted({event["key"] for event in events})
+        plan = compile_read_plan(run.registry, {"role": view.name})
+        for as_of_ms in (newest + 1, newest + HOUR_MS // 2, newest + 5 * HOUR_MS):
+            batch = reader.read(plan, {"role": keys}, as_of_ms)["role"]
+            for row, key in enumerate(keys):
+                for feature in (f for f in view.features if f.aggregate is not None):
+                    where, of = row_function(feature.where, True), row_function(feature.of, 1)
+                    if feature.aggregate == "last":
+                        last = naive.last_value(events, key, as_of_ms, of=of, where=where)
+                        wanted = None if last is None or as_of_ms - last[0] > view.max_age_ms else last[1]
+                    else:
+                        assert feature.window_ms is not None and feature.hop_ms is not None
+                        values = naive.window_values(
+                            events,
+                            key,
+                            as_of_ms,
+                            window_ms=feature.window_ms,
+                            hop_ms=feature.hop_ms,
+                            of=None if feature.of is None else of,
+                            where=where,
+                        )
+                        wanted = naive.aggregate(feature.aggregate, values)
+                    got = batch.columns[feature.name][row] if batch.valid[feature.name][row] else None
+                    assert got == wanted, f"{view.name}.{feature.name} of {key} at {as_of_ms}: {got}, expected {wanted}"
+                    compared += 1
+    assert compared > 200
+
+
+def row_function(program: Program | None, otherwise: Any) -> Any:
+    """An expression as a function of one event: the row interpreter is the language's definition."""
+    if program is None:
+        return lambda event: otherwise
+    return lambda event: interpret(program, {name: event[name] for name in program.names})
