@@ -98,6 +98,9 @@ class _Writer:
             left, right = (self.value(arg) for arg in step.args)
             failed = self.failed(step.args[0])
             plain = f"COALESCE({left}, {right})"
+            if self.flink and not (step.args[0].step == "name" and step.args[0].type.nullable):
+                # Flink 2.2 fails to plan COALESCE when it finds that the left is NOT NULL and the right is not.
+                plain = f"(CASE WHEN {left} IS NULL THEN {right} ELSE {left} END)"
             return plain if failed is None else self._unless(failed, plain, kind)
         if name == "is_null":
             failed = self.failed(step.args[0])
