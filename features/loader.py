@@ -236,7 +236,7 @@ def _key_field(fields: Fields, entity: Entity | None, source: Source | None) -> 
             return None
         column, at = given.text, given
     if column not in source.schema:
-        hint = name_hint(column, source.schema) or f"add key: {{{entity.join_key}: column}}"
+        hint = name_hint(column, source.schema) if node is not None else f"add key: {{{entity.join_key}: column}}"
         fields.problems.add(at, "key", f"source '{source.name}' has no column '{column}' to take the key from", hint)
         return None
     if source.schema[column].removesuffix("?") != entity.type:

@@ -197,8 +197,8 @@ def _features(fields: Fields, name: str, view: FeatureView, problems: Problems) 
     out = []
     for key, value in node.items():
         if key.text not in known:
-            hint = name_hint(key.text, known) or f"it is not declared in {view.file}"
-            problems.add(key, "unknown", f"view '{view.name}' has no feature '{key.text}'", hint)
+            message = f"view '{view.name}' ({view.file}) has no feature '{key.text}'"
+            problems.add(key, "unknown", message, name_hint(key.text, known))
         elif isinstance(value, ScalarNode):
             out.append((key, value))
         else:

@@ -61,8 +61,7 @@ class Fields:
             return
         for key, _ in node.items():
             if key.text not in known:
-                hint = name_hint(key.text, known) or f"known are {', '.join(known)}"
-                problems.add(key, "unknown-key", f"{what} has no field '{key.text}'", hint)
+                problems.add(key, "unknown-key", f"{what} has no field '{key.text}'", name_hint(key.text, known))
 
     def optional(self, name: str) -> Node | None:
         """The value's node; None where it is absent or null."""
@@ -103,8 +102,7 @@ class Fields:
         if node is None:
             return None
         if node.text not in known:
-            hint = name_hint(node.text, known) or f"known are {', '.join(known) or 'none'}"
-            self.problems.add(node, "unknown", f"unknown {name} '{node.text}'", hint)
+            self.problems.add(node, "unknown", f"unknown {name} '{node.text}'", name_hint(node.text, known))
             return None
         return node.text
 

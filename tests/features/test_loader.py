@@ -128,9 +128,9 @@ features:
         ("a.yaml:4:10", "'1 day' is not a duration", "15m"),
         ("a.yaml:6:44", "window 90s is not a multiple of hop 1m", "1m and 2m"),
         ("a.yaml:7:38", "cent", "did you mean 'cents'"),
-        ("a.yaml:8:27", "unknown aggregate 'percentile'", "known are count, sum"),
+        ("a.yaml:8:27", "unknown aggregate 'percentile'", "known here: avg, count"),
         ("b.yaml:7:17", "n_5n", "did you mean 'n_5m'"),
-        ("b.yaml:8:58", "unknown unit 'centss'", "did you mean 'cents'"),
+        ("b.yaml:8:55", "unknown unit 'centss'", "did you mean 'cents'"),
         ("entities.yaml:3:36", "unknown type 'text'", "string, int"),
     ]
     for place, message, hint in wanted:
@@ -242,7 +242,7 @@ cases:
         "'8:00' is not a time",
         "'driver_id' is string, not 5",
         "has no field 'statsu'",
-        "no feature 'last_zon'",
+        "has no feature 'last_zon'",
         "unknown status 'presnt'",
         "not a multiple of hop 7m",
     ):

@@ -258,6 +258,23 @@ def test_last_values_follow_event_time_then_id_bytes_in_any_order(redis_url: str
     reader.close()
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_of_events_at_one_time_the_highest_id_in_bytes_wins_on_the_server(
+    order: tuple[int, ...], registry: Registry, writer: TileWriter, reader: FeatureReader
+) -> None:
+    #  in bytes: "Z" < "a" < "ab" < "é"; a locale would sort "Z" behind "a" and "é" among the e
+    plan, base = compile_read_plan(registry, {"s": "driver_state"}), generate.driver_events(1, 1)[0]
+    events = [
+        {**base, "driver_id": "d", "event_id": id_, "zone": zone, "event_time_ms": 5, "ingest_time_ms": 6}
+        for zone, id_ in enumerate(["Z", "a", "ab", "é"])
+    ]
+    for i in order:
+        send_all(writer, registry, "driver_events", [], [events[i]])
+    assert reader.read(plan, {"s": ["d"]}, 10)["s"].row(0)["last_zone"] == 3
+    send_all(writer, registry, "driver_events", [], [{**events[0], "event_id": "A", "event_time_ms": 7, "zone": 9}])
+    assert reader.read(plan, {"s": ["d"]}, 10)["s"].row(0)["last_zone"] == 9
+
+
 def test_records_of_last_groups_are_counted_once_by_their_offsets(
     redis_url: str, registry: Registry, writer: TileWriter
 ) -> None:
