@@ -1,4 +1,4 @@
-"""Counts of a simulation: every event that the file or the simulation makes has one end, and the sums can be checked."""
+"""Counts of a simulation: every event of the file and of the simulation has one end, and the sums can be checked."""
 
 from __future__ import annotations
 

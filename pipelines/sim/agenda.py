@@ -1,4 +1,7 @@
-"""All that will happen in a simulation, by time. At one time the service acts before events arrive, then first come, first served."""
+"""All that will happen in a simulation, by time.
+
+At one time the service acts before events arrive; beyond that, first come, first served.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """How the demo's drivers answer offers: a seeded truth that only the simulation and its report know.
 
-Nothing under `pipelines/training` may import this file, and what it computes reaches no topic: training has to learn it from offers and answers.
+Nothing under `pipelines/training` may import this file, and what it computes reaches no topic: training has to learn
+it from offers and answers.
+
 P(accept) is a logistic of
   - the way to the rider in minutes (long is bad),
   - the fare per kilometre driven, the way to the rider included (high is good),
   - their product: a long way is tolerated when the fare per kilometre is high,
-  - what the driver earned in the last 24 hours (a driver near the day's target gets choosy). It changes with each trip and lives
-    only in the stream: no request and no candidate carries it,
+  - what the driver earned in the last 24 hours (a driver near the day's target gets choosy). It changes with each
+    trip and lives only in the stream: no request and no candidate carries it,
   - how many trips the driver ended in the last hour (tired), and a small taste of each driver's own.
 """
 
@@ -24,7 +26,7 @@ HOUR_MS = 3600 * 1000
 
 @dataclass(frozen=True, kw_only=True)
 class BehaviourConfig:
-    """The truth. Weights are log-odds per unit of the named term; chosen so that the bands of tests/pipelines/sim hold."""
+    """The truth. Weights are log-odds per unit of the named term. tests/pipelines/sim holds the bands they meet."""
 
     seed: int
     bias: float = 0.3

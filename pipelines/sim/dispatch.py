@@ -1,13 +1,13 @@
 """The dispatch service of the demo: it asks the engine for a driver for each order and plays out what follows.
 
 One agenda holds all that will happen, by time: orders, answers, dropoffs, and the arrivals of events. At one time the
-service acts before events arrive, so nothing that arrives at T or later is on a topic before the request at T is answered, and
-given the engine's answers the run is the same every time. Read `asking.py` for what the engine is asked, `behaviour.py` for how drivers
-answer, `account.py` for the sums, `truth.py` for what only the report may see.
+service acts before events arrive, so nothing that arrives at T or later is on a topic before the request at T is
+answered, and given the engine's answers the run is the same every time. Read `asking.py` for what the engine is
+asked, `behaviour.py` for how drivers answer, `account.py` for the sums, `truth.py` for what only the report may see.
 
-The service is told of an order at once, by the rider's app; the `requested` event takes the topic's way, with its delays.
-It keeps driver states from the DriverEvents as they arrive and knows besides whom it holds for an order. A coupon is decided for each
-order, but changes nothing that follows.
+The service is told of an order at once, by the rider's app; the `requested` event takes the topic's way, with its
+delays. It keeps driver states from the DriverEvents as they arrive and knows besides whom it holds for an order. A
+coupon is decided for each order, but changes nothing that follows.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class Order:
 class Dispatch:
     """A simulation that can be stopped between two orders and resumed. `account` and `truth` hold what happened.
 
-    `history` are trips that drivers of the pool ended before the first request: they count for their earnings. `earlier` are events that a
-    replay of that history left over, because they arrive during this hour. `refusals` are what `engine.decide` may raise for a
-    request it could not answer: such a round goes without an offer and is counted; anything else ends the run.
+    `history` are trips that drivers of the pool ended before the first request: they count for their earnings.
+    `earlier` are events that a replay of that history left over, because they arrive during this hour. `refusals` are
+    what `engine.decide` may raise for a request it could not answer: such a round goes without an offer and is
+    counted; anything else ends the run.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ TIMED_OUT_SHARE = 0.3  # of those who do not accept; the others decline
 def foresee(
     behaviour: Behaviour, trip: Trip, round_id: int, near: Nearby, decision: dict[str, Any], now_ms: int
 ) -> TruthRecord:
-    """The truth of one answered decision. `decision` is the engine's answer; its `chosen` indexes the candidates sent."""
+    """The truth of one decision. `decision` is the engine's answer; its `chosen` indexes the candidates sent."""
     offers = [
         Offer(trip.order_id, trip.fare_cents, trip.distance_m, distance_m, eta_s)
         for distance_m, eta_s in zip(near.distances_m, near.eta_s, strict=True)

@@ -1,4 +1,4 @@
-"""The way of an event from where it happens to its topic: it waits in the agenda until it arrives, then it is published and counted."""
+"""The way of an event to its topic: it waits in the agenda until it arrives, then it is published and counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outbox:
             self._agenda.at(copy.ingest_time_ms, ARRIVES, self._arrive, copy)
 
     def take_over(self, stamped: Sequence[TripEvent | DriverEvent]) -> None:
-        """Publish in their turn the events that another replay left over; their arrival is stamped, by the same rule."""
+        """Publish in their turn the events that another replay left over; they are stamped, by the same rule."""
         self._account.earlier += len(stamped)
         self._account.waiting += len(stamped)
         for event in stamped:

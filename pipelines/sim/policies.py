@@ -1,6 +1,7 @@
 """Engines in this process that choose by a plain rule: how the simulation is calibrated and tested without services.
 
-They answer with the fields of the wire that `dispatch.py` reads. The oracle is told the truth, which no real engine can be.
+They answer with the fields of the wire that `dispatch.py` reads. The oracle is told the truth, which no real engine
+can be.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a simulation's truth says of its decisions: acceptance by arm with intervals, and how good a model could be at best.
+"""What a simulation's truth says of its decisions: acceptance by arm, and how good a model could be at best.
 
 Everything here is computed from `truth.TruthRecord`s. A first offer is the offer of round 1.
 """

@@ -1,8 +1,9 @@
 """When an event reaches the system: delay, disorder, lateness and duplicates, all by a seeded hash of its id.
 
-No trip file records an arrival, so `ingest_time_ms` is derived on every replayed event. The delay is some tenths of a second; about 2 % of the
-events are held up by up to 30 s, so they arrive out of order; about 0.1 % arrive beyond the source's disorder bound, so
-that the feature job must call them late; about 1 % arrive a second time, later, with the same id.
+No trip file records an arrival, so `ingest_time_ms` is derived on every replayed event. The delay is some tenths of a
+second; about 2 % of the events are held up by up to 30 s, so they arrive out of order; about 0.1 % arrive beyond the
+source's disorder bound, so that the feature job must call them late; about 1 % arrive a second time, later, with the
+same id.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Arrival:
     def fate_of(self, event: TripEvent | DriverEvent) -> str:
         """`topic:fate`: what the feature job should call this message, which `copies` made.
 
-        Duplicate before late before used (DESIGN §2): a copy that is not the first arrival is a duplicate, however late.
+        Duplicate before late before used (DESIGN §2): a copy that is not the first arrival is a duplicate, however
+        late.
         """
         topic = TRIP_EVENTS if isinstance(event, TripEvent) else DRIVER_EVENTS
         delay_ms = self.delay_ms(event.event_id)

@@ -1,8 +1,8 @@
 """A made-up driver for each trip of a file that names none: the nearest idle one of a pool, in request order.
 
-For plain replays only. The demo's dispatch service (`pipelines/sim/dispatch.py`) asks the engine instead. Two seconds after a request the nearest
-idle driver within 10 km is offered the order, four seconds later the driver accepts; whoever works becomes idle again at
-the dropoff. Each of these events is named as derived.
+For plain replays only. The demo's dispatch service (`pipelines/sim/dispatch.py`) asks the engine instead. Two seconds
+after a request the nearest idle driver within 10 km is offered the order, four seconds later the driver accepts;
+whoever works becomes idle again at the dropoff. Each of these events is named as derived.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Assigned:
 
 
 def opening_events(num_drivers: int, trips: list[Trip], *, seed: int) -> list[DriverEvent]:
-    """Each driver of the pool comes on shift, idle, in the minute before the first request, in a zone drawn by pickups."""
+    """Each driver comes on shift, idle, in the minute before the first request, in a zone drawn by pickups."""
     first_ms = min(trip.requested_ms for trip in trips if trip.requested_ms is not None)
     zones = drawn_zones(num_drivers, [trip.pickup_zone for trip in trips], seed)
     return [

@@ -1,13 +1,15 @@
 """Chicago's taxi rows to trips, and that day as the history of the day before New York's hour.
 
-The city rounds both times to the nearest quarter of an hour. The start is put back somewhere inside its slot by a seeded draw, so
-that start + `trip_seconds` falls into the recorded end slot too; both event times are named in `derived`. Zones are community
-area + 1000, so that they never collide with New York's; 1000 itself means that the area is not stated.
+The city rounds both times to the nearest quarter of an hour. The start is put back somewhere inside its slot by a
+seeded draw, so that start + `trip_seconds` falls into the recorded end slot too; both event times are named in
+`derived`. Zones are community area + 1000, so that they never collide with New York's; 1000 itself means that the
+area is not stated.
 
-Refused (dead letter): `trip_seconds` missing, zero, or over four hours; money missing or a fare over 500 dollars; unreadable times or
-areas. Corrected and counted: `pickup_area_not_stated` (zone 1000), `dropoff_area_not_stated` (null), `distance_zero_unknown`,
-`distance_impossible_unknown` (over 100 miles, or faster than 100 mph), `slots_disagree` (no start fits both slots: the
-start slot wins). Noted: `fare_zero`, `overlaps_previous_trip` (the vehicle's last trip had not ended).
+Refused (dead letter): `trip_seconds` missing, zero, or over four hours; money missing or a fare over 500 dollars;
+unreadable times or areas. Corrected and counted: `pickup_area_not_stated` (zone 1000), `dropoff_area_not_stated`
+(null), `distance_zero_unknown`, `distance_impossible_unknown` (over 100 miles, or faster than 100 mph),
+`slots_disagree` (no start fits both slots: the start slot wins). Noted: `fare_zero`, `overlaps_previous_trip` (the
+vehicle's last trip had not ended).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def driver_numbers(taxi_ids: Any) -> dict[str, str]:
 
 
 def as_history(trips: list[Trip], report: RowReport, *, before_ms: int) -> list[Trip]:
-    """Move the day in time so that its local midnight falls on `before_ms`, as the history of drivers that work from then on.
+    """Move the day in time so that its local midnight falls on `before_ms`: the history of who works from then on.
 
     A trip that would end at or after `before_ms` is set aside and counted in the report: its driver is needed then.
     """

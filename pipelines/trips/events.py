@@ -1,7 +1,8 @@
 """A Trip to the events it stands for, and the events that a dispatcher adds to it.
 
-`derived` on each event names what no file recorded. A whole event that was made up (an offer, an answer, a driver's status)
-names `event_type` or `status`. Arrivals are put on by `arrival.py`; until then `ingest_time_ms` equals the event time.
+`derived` on each event names what no file recorded. A whole event that was made up (an offer, an answer, a driver's
+status) names `event_type` or `status`. Arrivals are put on by `arrival.py`; until then `ingest_time_ms` equals the
+event time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ DRIVER_DERIVED = ["event_id", "event_time_ms", "ingest_time_ms", "status"]
 def recorded_events(trip: Trip, *, driver_id: str | None = None, not_before_ms: int | None = None) -> list[TripEvent]:
     """What the file says of a trip, in the order it happened: requested?, arrived?, picked_up, completed.
 
-    `driver_id` puts a made-up driver on everything after the request. `not_before_ms` is the moment that driver said yes: an arrival or pickup
-    that the file has earlier is moved to it, and says so in `derived`.
+    `driver_id` puts a made-up driver on everything after the request. `not_before_ms` is the moment that driver said
+    yes: an arrival or pickup that the file has earlier is moved to it, and says so in `derived`.
     """
     steps: list[tuple[TripEventType, int | None]] = [
         ("requested", trip.requested_ms),
@@ -82,8 +83,8 @@ def driver_event(driver_id: str, city: str, status: DriverStatus, zone: int, at_
 def trip_driver_events(trip: Trip, driver_id: str, *, accepted_ms: int | None) -> list[DriverEvent]:
     """What a driver does for a trip: en_route (when there was an answer), on_trip, then idle at the dropoff.
 
-    A trip that ends outside the city leaves the driver offline there. In a history whose dropoff area is not stated, the driver is
-    idle in the pickup zone, the last place known.
+    A trip that ends outside the city leaves the driver offline there. In a history whose dropoff area is not stated,
+    the driver is idle in the pickup zone, the last place known.
     """
     events = []
     start_ms = trip.picked_up_ms

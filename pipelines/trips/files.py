@@ -37,7 +37,7 @@ def checked_path(name: str, data_dir: Path = DATA_DIR) -> Path:
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != wanted[name]:
         raise TripFileError(
-            f"{path}: sha256 is {found}, SHA256SUMS says {wanted[name]}: the file was changed; restore it from the repository"
+            f"{path}: sha256 is {found}, SHA256SUMS says {wanted[name]}: the file was changed; restore it"
         )
     return path
 
@@ -52,7 +52,7 @@ def csv_rows(name: str, data_dir: Path = DATA_DIR) -> Iterator[tuple[dict[str, s
 
 
 def parquet_rows(name: str, data_dir: Path = DATA_DIR) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Rows of a Parquet file in file order, each with its values as the bytes of one JSON object. Raises: TripFileError."""
+    """Rows of a Parquet file in file order, each with its values as one JSON object. Raises: TripFileError."""
     import pyarrow.parquet as pq
 
     for batch in pq.ParquetFile(checked_path(name, data_dir)).iter_batches():

@@ -1,6 +1,7 @@
 """What a dispatcher knows of its drivers: their last reported status and zone, and who is held for an order.
 
-State comes from DriverEvents in the order in which they arrive. An older event that arrives late never overwrites a newer one.
+State comes from DriverEvents in the order in which they arrive. An older event that arrives late never overwrites a
+newer one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ NEVER_MS = -(2**53) + 1
 class Nearby:
     """Idle drivers near a point, nearest first; all lists are (K,).
 
-    `eta_s` is the time the way takes; where `routed` is false the router gave no answer and nobody but the driver knows it.
+    `eta_s` is the time the way takes; where `routed` is false the router gave no answer and nobody but the driver
+    knows it.
     """
 
     driver_ids: list[str]
@@ -100,5 +102,5 @@ class Fleet:
 
 
 def pool_ids(num: int) -> list[str]:
-    """`d-0000` and on. The first 1,764 are also Chicago's vehicles (`chicago.driver_numbers`), so they have a history."""
+    """`d-0000` and on. The first 1,764 are Chicago's vehicles too (`chicago.driver_numbers`): they have a history."""
     return [f"d-{number:04d}" for number in range(num)]

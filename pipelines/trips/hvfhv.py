@@ -1,9 +1,10 @@
 """New York's HVFHV rows to trips: which column is which event, which faults are refused, which are corrected.
 
-Refused (dead letter): a time missing or unreadable; arrival before request; pickup before request or arrival; dropoff not after pickup;
-fare or miles missing, negative, or above the limits; a zone that is no zone; pickup in 264 (unknown) or 265 (outside New York).
-Corrected and counted: `dropoff_zone_unknown` (264, 265: no zone of the city, becomes null), `trip_time_from_clock` (the column differs
-from dropoff - pickup), `distance_zero_unknown`. Noted, since nothing is made up for it: `arrival_not_recorded` (no `arrived` event).
+Refused (dead letter): a time missing or unreadable; arrival before request; pickup before request or arrival; dropoff
+not after pickup; fare or miles missing, negative, or above the limits; a zone that is no zone; pickup in 264
+(unknown) or 265 (outside New York). Corrected and counted: `dropoff_zone_unknown` (264, 265: no zone of the city,
+becomes null), `trip_time_from_clock` (the column differs from dropoff - pickup), `distance_zero_unknown`. Noted,
+since nothing is made up for it: `arrival_not_recorded` (no `arrived` event).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from collections.abc import Callable
 class Pacer:
     """Lets simulated time pass at most `speed` times as fast as the wall's.
 
-    An idle stretch that would take longer than `longest_wait_s` of wall time is cut to that: nothing happens in it. A caller who is behind
-    catches up by at most `most_debt_s` of wall time; what lies further back is forgiven, so that a pause (training) is not
-    followed by a burst. `speed` None means as fast as possible.
+    An idle stretch that would take longer than `longest_wait_s` of wall time is cut to that: nothing happens in it. A
+    caller who is behind catches up by at most `most_debt_s` of wall time; what lies further back is forgiven, so that
+    a pause (training) is not followed by a burst. `speed` None means as fast as possible.
     """
 
     def __init__(

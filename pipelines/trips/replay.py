@@ -1,8 +1,9 @@
 """`hailstream replay`: the shipped files to `trip_events` and `driver_events`, in order of simulated arrival.
 
-Reading order: `hvfhv.py` or `chicago.py` (row -> Trip), `assign.py` (a made-up driver for New York's trips), `events.py` (Trip -> events),
-`arrival.py` (when each arrives), then here: sort by arrival, pace, publish, count. Event ids depend on the file and the seed
-alone: a second replay publishes the same ids, and the feature job counts them as duplicates.
+Reading order: `hvfhv.py` or `chicago.py` (row -> Trip), `assign.py` (a made-up driver for New York's trips),
+`events.py` (Trip -> events), `arrival.py` (when each arrives), then here: sort by arrival, pace, publish, count.
+Event ids depend on the file and the seed alone: a second replay publishes the same ids, and the feature job counts
+them as duplicates.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def replay(
 ) -> ReplayReport:
     """Publish one file. Blocks until everything is acknowledged.
 
-    `history` is Chicago's day moved to end at `before_ms` (default: two minutes before New York's first request). What arrives at or
-    after `until_ms` is left in the report as `pending`, for a caller who publishes it in its turn.
+    `history` is Chicago's day moved to end at `before_ms` (default: two minutes before New York's first request).
+    What arrives at or after `until_ms` is left in the report as `pending`, for a caller who publishes it in its turn.
     Raises: TripFileError; TopicError from the sink.
     """
     trips, rows = _read(source, seed=seed, data_dir=data_dir, limit_rows=limit_rows, before_ms=before_ms)

@@ -1,6 +1,7 @@
 """Where New York's taxi zones are, and how far things are apart.
 
-A zone is taken as a disc around its inner point with the zone's area, so that two drivers of one zone stand at different places.
+A zone is taken as a disc around its inner point with the zone's area, so that two drivers of one zone stand at
+different places.
 """
 
 from __future__ import annotations

@@ -55,8 +55,11 @@ def test_the_coupon_strategy_accepts_our_question(hour: Hour) -> None:
         ({}, None),
         ({"p_accept": {"model": "accept@v0001", "model_hash": None, "source": "absent"}}, None),
         ({"p_accept": {"model": "accept@v0001", "model_hash": "ab" * 32, "source": "fallback"}}, None),
-        ({"p_accept": {"model": "accept@v0001", "model_hash": "ab" * 32, "source": "model"}}, "accept@v0001 abababababab"),
+        (
+            {"p_accept": {"model": "accept@v0001", "model_hash": "ab" * 32, "source": "model"}},
+            "accept@v0001 abababababab",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_decision_counts_for_a_model_only_when_it_scored(models: dict[str, Any], expected: str | None) -> None:
     assert scored_by({"models": models}) == expected

@@ -1,8 +1,8 @@
 """The truth is learnable, and worth learning: the bands the demo's report is read against, on the demo's own hour.
 
-One run, as the demo does it but with engines in this process: half of the orders on rules alone; then a plain logistic regression is fitted
-on what features could have told of those offers, and the other half is split by hash between rules, that model, and an
-oracle that is told the truth.
+One run, as the demo does it but with engines in this process: half of the orders on rules alone; then a plain
+logistic regression is fitted on what features could have told of those offers, and the other half is split by hash
+between rules, that model, and an oracle that is told the truth.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Arms:
         self.inputs: dict[str, NDArray[np.float64]] = {}
         self._policies = {
             "rules": ScorePolicy(nearest, seed=seed, temperature=0.5, arm="rules"),
-            "model": ScorePolicy(lambda body: self.model(self.inputs_of(body)).tolist(), seed=seed, temperature=0.03, arm="model"),
+            "model": ScorePolicy(self._learned, seed=seed, temperature=0.03, arm="model"),
             "oracle": ScorePolicy(self._truth, seed=seed, arm="oracle"),
-        }  # fmt: skip
+        }
 
     def decide(self, strategy: str, body: dict[str, Any]) -> dict[str, Any]:
         arm = self.open_arms[int(uniform(self.seed, "arm", body["order_id"]) * len(self.open_arms))]
@@ -90,6 +90,10 @@ class Arms:
 
     def of_chosen(self, records: list[TruthRecord]) -> NDArray[np.float64]:
         return np.stack([self.inputs[record.decision_id][record.chosen or 0] for record in records])
+
+    def _learned(self, body: dict[str, Any]) -> list[float]:
+        chances: list[float] = self.model(self.inputs_of(body)).tolist()
+        return chances
 
     def _truth(self, body: dict[str, Any]) -> list[float]:
         request, candidates = body["request"], body["candidates"]

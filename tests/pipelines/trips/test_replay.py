@@ -148,7 +148,9 @@ def test_progress_reaches_the_total_and_a_file_of_no_rows_is_no_error() -> None:
 
 
 def test_fates_are_foreseen_over_both_parts_of_a_history(history: tuple[Kept, ReplayReport]) -> None:
-    """Counted here from ids and times alone: a copy in `pending` is a duplicate even if its first one was published before."""
+    """Counted here from ids and times alone: a copy in `pending` is a duplicate even if its first one was published
+    before.
+    """
     sink, report = history
     seen: set[str] = set()
     found: dict[str, int] = defaultdict(int)
