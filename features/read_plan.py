@@ -28,12 +28,13 @@ _UFUNCS: Final = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.m
 
 @dataclass(frozen=True)
 class Reduction:
-    """Partials of one function and type, reduced together. `cells` are their places in a tile record."""
+    """Partials of one function and type, reduced together: `places` in the group, `cells` in a tile record."""
 
     ufunc: np.ufunc
     is_double: bool
     cells: NDArray[np.int64]
     identity: int | float
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class LastRead:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """One role's view. `derived` holds the places of its expressions, each behind what it reads."""
+    """One role's view. `derived` holds the places of its expressions, each behind what it reads; `places` all by name."""
 
     role: str
     view: FeatureView
@@ -71,6 +72,7 @@ class RolePlan:
     encoder: KeyEncoder
     reads: tuple[TileRead | LastRead, ...]
     derived: tuple[int, ...]
+    places: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,13 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
     ]
     reads += [LastRead(group, names(group), tuple(features)) for group, features in lasts.values()]
     return RolePlan(
-        role, view, registry.view_generation(view.name), KeyEncoder(view.entity), tuple(reads), evaluation_order(view)
+        role,
+        view,
+        registry.view_generation(view.name),
+        KeyEncoder(view.entity),
+        tuple(reads),
+        evaluation_order(view),
+        {spec.name: place for place, spec in enumerate(view.features)},
     )
 
 
@@ -177,10 +185,10 @@ def _reductions(
     kinds: dict[tuple[np.ufunc, str, int | float], list[int]] = {}
     for p in sorted({p for _, _, partials in features for p in partials}):
         partial = group.partials[p]
-        kinds.setdefault((_UFUNCS[partial.function], partial.type, partial.identity), []).append(p + NUM_FIXED_CELLS)
+        kinds.setdefault((_UFUNCS[partial.function], partial.type, partial.identity), []).append(p)
     return tuple(
-        Reduction(ufunc, type_name == "double", np.array(cells), identity)
-        for (ufunc, type_name, identity), cells in kinds.items()
+        Reduction(ufunc, type_name == "double", np.array(places) + NUM_FIXED_CELLS, identity, tuple(places))
+        for (ufunc, type_name, identity), places in kinds.items()
     )
 
 
@@ -216,12 +224,12 @@ def reduce_window(
     starts = (np.cumsum(num_tiles) - num_tiles)[present]
     out: dict[int, NDArray[Any]] = {}
     for reduction in read.reductions:
-        data = (chosen.view("<f8") if reduction.is_double else chosen)[:, reduction.cells]
-        merged = np.full((num_rows, len(reduction.cells)), reduction.identity, dtype=data.dtype)
+        data = chosen.view("<f8") if reduction.is_double else chosen
+        merged = np.full((len(reduction.cells), num_rows), reduction.identity, dtype=data.dtype)
         if len(starts):
-            merged[present] = reduction.ufunc.reduceat(data, starts, axis=0)
-        for column, cell in enumerate(reduction.cells.tolist()):
-            out[cell - NUM_FIXED_CELLS] = merged[:, column]
+            merged[:, present] = reduction.ufunc.reduceat(data[:, reduction.cells], starts, axis=0).T
+        for place, column in zip(reduction.places, merged, strict=True):
+            out[place] = column
     return out
 
 
@@ -231,6 +239,7 @@ class _Assembly:
     def __init__(self, plan: RolePlan, num_rows: int, as_of_ms: int) -> None:
         self.plan, self.num_rows, self.as_of_ms = plan, num_rows, as_of_ms
         self.specs = plan.view.features
+        self.everywhere, self.nowhere = np.ones(num_rows, dtype=bool), np.zeros(num_rows, dtype=bool)
         self.columns: dict[str, NDArray[Any]] = {}
         self.valid: dict[str, NDArray[np.bool_]] = {}
         self.statuses = np.full((num_rows, len(self.specs)), Status.MISSING, dtype=np.uint8)
@@ -250,13 +259,13 @@ class _Assembly:
             merged = reduce_window(cells, rows, self.num_rows, first, last, window)
             for place, spec, partials in window.features:
                 column, known = _finish(spec, [merged[p] for p in partials], read.group, partials)
-                if beat_ms is None or stale:
-                    known = np.zeros(self.num_rows, dtype=bool)
-                    otherwise = Status.MISSING if beat_ms is None else Status.STALE
-                else:
-                    otherwise = Status.NULL
                 self.ages_ms[:, place] = age_ms
-                self._put(place, column, known, np.where(known, Status.PRESENT, otherwise))
+                if beat_ms is None or stale:
+                    self._put(place, column, self.nowhere, Status.MISSING if beat_ms is None else Status.STALE)
+                elif known is None:
+                    self._put(place, column, self.everywhere, Status.PRESENT)
+                else:
+                    self._put(place, column, known, np.where(known, Status.PRESENT, Status.NULL))
 
     def last(self, read: LastRead, values: Sequence[bytes | None], beat_ms: int | None) -> None:
         """Last values: each has an age of its own. One that was never seen is missing, also of a live view."""
@@ -295,42 +304,46 @@ class _Assembly:
         spec = self.specs[place]
         assert spec.expr is not None
         names = sorted(spec.expr.names)
-        inputs = [next(i for i, s in enumerate(self.specs) if s.name == name) for name in names]
+        inputs = [self.plan.places[name] for name in names]
         result = evaluate(spec.expr, {name: Column(self.columns[name], self.valid[name]) for name in names})
         values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
         known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
-        reason = np.full(self.num_rows, Status.NULL, dtype=np.uint8)
-        for status in (Status.STALE, Status.MISSING):
-            for i in inputs:
-                reason[self.statuses[:, i] == status] = status
         for i in inputs:
             if not self.specs[i].nullable:
                 known &= self.valid[self.specs[i].name]
         if inputs:
             self.ages_ms[:, place] = self.ages_ms[:, inputs].max(axis=1)
+        if known.all():
+            self._put(place, values, self.everywhere, Status.PRESENT)
+            return
+        reason = np.full(self.num_rows, Status.NULL, dtype=np.uint8)
+        for status in (Status.STALE, Status.MISSING):
+            for i in inputs:
+                reason[self.statuses[:, i] == status] = status
         self._put(place, values, known, np.where(known, Status.PRESENT, reason))
 
-    def _put(self, place: int, column: NDArray[Any], known: NDArray[np.bool_], statuses: NDArray[Any]) -> None:
+    def _put(self, place: int, column: NDArray[Any], known: NDArray[np.bool_], statuses: NDArray[Any] | Status) -> None:
         """File a finished column; the declared default stands in where nothing is known."""
         spec = self.specs[place]
-        filler = spec.default if spec.default is not None else ("" if spec.type == "string" else 0)
-        if not known.all():
-            column = column.copy()
-            column[~known] = filler
-            if spec.default is not None:
-                statuses = np.where(known, statuses, Status.DEFAULT)
-                known = np.ones(self.num_rows, dtype=bool)
-        self.columns[spec.name], self.valid[spec.name] = column, known
         self.statuses[:, place] = statuses
+        if known is not self.everywhere and not known.all():
+            column = column.copy()
+            if spec.default is None:
+                column[~known] = "" if spec.type == "string" else 0
+            else:
+                column[~known] = spec.default
+                self.statuses[~known, place] = Status.DEFAULT
+                known = self.everywhere
+        self.columns[spec.name], self.valid[spec.name] = column, known
 
 
 def _finish(
     spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, partials: Sequence[int]
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Merged partials to values and where there is one. The sum or count of nothing is 0, its average null."""
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Merged partials to values, and where there is one (None: everywhere). The sum or count of nothing is 0, its
+    average null."""
     if spec.aggregate in ("count", "sum"):
-        return merged[0], np.ones(len(merged[0]), dtype=bool)
+        return merged[0], None
     if spec.aggregate == "avg":
-        known = merged[1] > 0
-        return merged[0].astype(np.float64) / np.maximum(merged[1], 1), known
+        return merged[0].astype(np.float64) / np.maximum(merged[1], 1), merged[1] > 0
     return merged[0], merged[0] != group.partials[partials[0]].identity
