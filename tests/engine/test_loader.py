@@ -58,7 +58,13 @@ def test_drop_of_null_makes_the_name_known_only_below_and_only_where_it_is_sound
     head = "strategy: s\nversion: 1\nrequest: {hour: int}\ncandidates: {key: id, fields: {eta_s: 'double?'}}\nscore: 1.0\nrules:\n"
     unknown, far = "  - {id: u, drop_when: '%s'}\n", "  - {id: f, drop_when: eta_s > 3.0}\n"
     compile_text(head + unknown % "hour > 3 || eta_s == null" + far, tmp_path, registry)
-    for condition in ("hour > 3 && eta_s == null", "(eta_s == null || hour > 1) && hour > 3", "hour > 3"):
+    for condition in (
+        "hour > 3 && eta_s == null",
+        "(eta_s == null || hour > 1) && hour > 3",
+        "hour > 3 && (hour > 1 || eta_s == null || hour > 2)",
+        'city == "a || eta_s == null || b"',
+        "hour > 3",
+    ):
         with pytest.raises(Mistakes):
             compile_text(head + unknown % condition + far, tmp_path, registry)
     with pytest.raises(Mistakes):
