@@ -62,15 +62,15 @@ class OrderState(msgspec.Struct, array_like=True):
         return not self.decisions and not self.outcomes
 
 
-_STATE_DECODER: Final = msgspec.msgpack.Decoder(OrderState)
-_STATE_ENCODER: Final = msgspec.msgpack.Encoder()
+_STATE_DECODER: Final = msgspec.json.Decoder(OrderState)
+_STATE_ENCODER: Final = msgspec.json.Encoder()
 
 
-def encode_state(state: OrderState) -> bytes:
-    return _STATE_ENCODER.encode(state)
+def encode_state(state: OrderState) -> str:
+    return _STATE_ENCODER.encode(state).decode()
 
 
-def decode_state(raw: bytes) -> OrderState:
+def decode_state(raw: str) -> OrderState:
     return _STATE_DECODER.decode(raw)
 
 
@@ -112,12 +112,15 @@ class Joiner:
         first = self._sample(held, decision.order_id, payload=raw)
         return [first, *self._settle(state, decision.order_id, now_ms)]
 
+    def is_outcome(self, event: TripEvent) -> bool:
+        """May this event say something of some decision? Others need no state at all."""
+        return event.event_type in _ALWAYS_OUTCOMES or self.labels.bits(event) != 0
+
     def on_event(
         self, state: OrderState, event: TripEvent, *, partition: int, offset: int, now_ms: int
     ) -> list[Output]:
         """A well-formed message of `trip_events`."""
-        bits = self.labels.bits(event)
-        if not bits and event.event_type not in _ALWAYS_OUTCOMES:
+        if not self.is_outcome(event):
             self.counts["event_no_outcome"] += 1
             return []
         for known in state.outcomes:
@@ -134,7 +137,7 @@ class Joiner:
             driver_id=event.driver_id,
             event_time_ms=event.event_time_ms,
             ingest_time_ms=event.ingest_time_ms,
-            bits=bits,
+            bits=self.labels.bits(event),
             partition=partition,
             offset=offset,
         )
@@ -281,7 +284,7 @@ class SampleJoiner:
     @classmethod
     def restore(cls, labels: LabelSet, raw: bytes) -> SampleJoiner:
         joiner = cls(labels)
-        joiner.now_ms, orders = msgspec.msgpack.decode(raw, type=tuple[int, dict[str, bytes]])
+        joiner.now_ms, orders = msgspec.msgpack.decode(raw, type=tuple[int, dict[str, str]])
         joiner.orders = {key: decode_state(state) for key, state in orders.items()}
         joiner._timers = [(s.timer_ms, key) for key, s in joiner.orders.items() if s.timer_ms is not None]
         heapq.heapify(joiner._timers)
