@@ -11,7 +11,7 @@
 --
 -- `used` grows by (new count - known count), exactly once for each event, whatever is sent again. For that, tiles that
 -- left the span are remembered in the list `<key>\0counted`: floor i64, then (tile i64 | count i64) in no order. What
--- is below its floor is refused and counted in `forgotten`.
+-- is below its floor is refused and counted in `forgotten`. Its key is made here, not passed: one Redis node is assumed.
 local size, retain, expiry_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local remember, slack = tonumber(ARGV[4]), tonumber(ARGV[5])
 local used, forgotten = 0, 0
