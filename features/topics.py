@@ -24,6 +24,8 @@ PARTITIONS: Mapping[str, int] = {
     LEDGER: 1,
 }
 KEEP_FOREVER = {"retention.ms": "-1"}  # a replay carries old data: broker time must not delete it
+# A dead letter holds the largest message that the broker takes elsewhere (1 MiB), in base64.
+LARGE_MESSAGES = {"max.message.bytes": str(2 << 20)}
 
 
 class TopicError(RuntimeError):
@@ -54,7 +56,12 @@ def create_topics(bootstrap: str, partitions: Mapping[str, int] = PARTITIONS) ->
     try:
         missing = sorted(set(partitions) - set(admin.list_topics()))
         wanted = [
-            NewTopic(name=name, num_partitions=partitions[name], replication_factor=1, topic_configs=KEEP_FOREVER)
+            NewTopic(
+                name=name,
+                num_partitions=partitions[name],
+                replication_factor=1,
+                topic_configs=KEEP_FOREVER | (LARGE_MESSAGES if name == DEAD_LETTERS else {}),
+            )
             for name in missing
         ]
         if wanted:

@@ -58,11 +58,14 @@ def ledger_bytes(
 def fold(values: Iterable[bytes], record: type[Unused]) -> dict[Place, Unused]:
     """The messages of `dead_letters` or `ledger` by place; of a place that was written twice the first one counts.
 
+    `unmatched` entries are left out: that is the sample job's word on a record which the feature job may have used.
     Raises: RecordError for a message that is not of that kind.
     """
     folded: dict[Place, Unused] = {}
     for value in values:
         entry = decode(value, record)
+        if isinstance(entry, LedgerEntry) and entry.reason == "unmatched":
+            continue
         folded.setdefault((entry.topic, entry.partition, entry.offset), entry)
     return folded
 

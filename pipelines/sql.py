@@ -27,6 +27,9 @@ from features.window import sql_tile
 
 SQL_TYPES: Final = {"int": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "STRING"}
 BATCH_ROWS: Final = 10_000  # rows of a Python bundle and of an Arrow batch: they must be equal (infra/DESIGN.md §4)
+MAX_DEAD_LETTER_BYTES: Final = (
+    2 << 20
+)  # as the topic takes (features/topics.py): one too large would stop the job for ever
 KAFKA_COLUMNS: Final = ("kafka_partition", "kafka_offset", "kafka_appended", "kafka_key")
 
 
@@ -38,7 +41,7 @@ class JobOptions:
     project: str = PROJECT  # the registry's project; it begins the job's name and its transactions
     parallelism: int = 1
     max_outage_ms: int = 24 * 3600 * 1000  # how long the job may be down and still correct the tiles it had open
-    mini_batch_ms: int = 100  # aggregates are sent on this often: half of what freshness costs (tests/bench)
+    mini_batch_ms: int = 100  # aggregates are sent on this often: freshness against rate
     mini_batch_rows: int = 20_000  # … or after this many rows
     bundle_ms: int = 50  # a Python step answers at least this often
     buffer_ms: int = 20  # a record waits at most this long for its network buffer to fill
@@ -268,6 +271,8 @@ def _kafka_sink(topic: str, name: str, options: JobOptions) -> str:
   'topic' = '{topic}',
   'properties.bootstrap.servers' = '{options.kafka}',
   'properties.transaction.timeout.ms' = '{options.transaction_timeout_ms}',
+  'properties.max.request.size' = '{MAX_DEAD_LETTER_BYTES}',
+  'properties.compression.type' = 'lz4',
   'format' = 'raw',
   'sink.delivery-guarantee' = 'exactly-once',
   'sink.transaction-naming-strategy' = 'POOLING',

@@ -133,7 +133,8 @@ def test_fold_counts_a_place_once_and_the_first_entry_stands() -> None:
     first = ledger_bytes("trip_events", 0, 1, "late", b"o-1", "e-1", 700_000, "")
     again = ledger_bytes("trip_events", 0, 1, "duplicate", b"o-1", "e-1", 700_000, "")
     other = ledger_bytes("trip_events", 1, 1, "future", None, "e-2", -90_000, "")
-    folded = fold([first, again, other, first], LedgerEntry)
+    unmatched = ledger_bytes("trip_events", 0, 9, "unmatched", b"o-9", "e-9", 0, "")
+    folded = fold([first, again, other, unmatched, first], LedgerEntry)
     assert {place: entry.reason for place, entry in folded.items()} == {
         ("trip_events", 0, 1): "late",
         ("trip_events", 1, 1): "future",
