@@ -228,7 +228,9 @@ class RecordError(ValueError):
         self.path = path
 
 
-_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {record: msgspec.json.Decoder(record) for record in RECORD_OF_TOPIC.values()}
+_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
+    record: msgspec.json.Decoder(record) for record in RECORD_OF_TOPIC.values()
+}
 _ENCODER: Final = msgspec.json.Encoder()
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`|^`(?P<named>[^`]+)` is required")

@@ -245,6 +245,7 @@ def group_stats(
             num_fresh=sum(buckets.values()),
             freshness_p50_ms=freshness.percentile_ms(buckets, 0.50),
             freshness_p99_ms=freshness.percentile_ms(buckets, 0.99),
+            freshness=buckets,
         )
     return out
 

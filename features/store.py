@@ -34,7 +34,11 @@ class StoreError(FeatureError):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStats:
-    """What has become of one group's records. `forgotten` counts deliveries too old to tell new from repeated."""
+    """What has become of one group's records. `forgotten` counts deliveries too old to tell new from repeated.
+
+    `freshness` is the histogram behind the percentiles (features/freshness.py), so that a stretch can be told apart by
+    subtracting an earlier one.
+    """
 
     generation: int
     used: int
@@ -43,6 +47,7 @@ class GroupStats:
     num_fresh: int
     freshness_p50_ms: float | None
     freshness_p99_ms: float | None
+    freshness: Mapping[int, int]
 
 
 class OnlineStore(Protocol):

@@ -25,11 +25,11 @@ import msgspec
 import pyarrow as pa
 
 from engine.client import EngineClient, EngineError
-from features.records import DRIVER_EVENTS, TRIP_EVENTS, Decision
+from features.records import DEAD_LETTERS, DRIVER_EVENTS, TRIP_EVENTS, DeadLetter, Decision, decode
 from features.redis_store import group_stats
 from features.registry import Registry, apply_catalogue
 from features.store import GroupStats
-from features.topics import Producer, end_offsets
+from features.topics import Producer, end_offsets, read_all
 from infra.demo.checks import Check, TopicFates, decision_checks, fate_checks, label_check, topic_fates
 from infra.demo.meters import PeakMemory, TimedEngine
 from infra.local.flink import flink_env
@@ -43,9 +43,9 @@ from pipelines.sim.asking import DISPATCH
 from pipelines.sim.dispatch import Dispatch, DispatchConfig
 from pipelines.sim.truth import TruthLog, TruthRecord
 from pipelines.trips.chicago import as_history, read_chicago
-from pipelines.trips.hvfhv import read_hvfhv
+from pipelines.trips.hvfhv import first_orders, read_hvfhv
 from pipelines.trips.pace import Pacer
-from pipelines.trips.replay import HISTORY_GAP_MS, ReplayReport, first_request_ms, replay
+from pipelines.trips.replay import HISTORY_GAP_MS, ReplayReport, first_request_ms, publish_dead_letters, replay
 from pipelines.trips.rows import RowReport, Trip
 from pipelines.trips.zones import ZoneMap
 
@@ -105,6 +105,7 @@ class DemoRun:
     training: dict[str, Any]
     champion: str
     engine: TimedEngine
+    stats_before: dict[str, GroupStats]  # when the first order came: what follows is the hour's own
     stats: dict[str, GroupStats]
     fates: list[TopicFates]
     decisions: list[Decision]
@@ -134,7 +135,8 @@ def run_demo(options: DemoOptions, stack: Stack, watch: Watch) -> DemoRun:
 
         with Stopwatch(seconds, "history"):
             history, driven = publish_history(options, producer, watch)
-        trips, rows = orders_of(options)
+            _, stats_before = drain_features(stack, registry, watch)
+        trips, rows = orders_of(options, producer)
         dispatch = open_shop(options, trips, driven, history, engine, producer, truth)
         with Stopwatch(seconds, "orders on rules alone"):
             dispatch.run(stop_after_orders=dispatch.num_orders // 2, progress=_progress(watch, "orders on rules alone"))
@@ -164,6 +166,7 @@ def run_demo(options: DemoOptions, stack: Stack, watch: Watch) -> DemoRun:
         training=training,
         champion=champion,
         engine=engine,
+        stats_before=stats_before,
         stats=stats,
         fates=fates,
         decisions=decisions,
@@ -241,14 +244,12 @@ def publish_history(options: DemoOptions, producer: Producer, watch: Watch) -> t
     return report, as_history(trips, rows, before_ms=before_ms)
 
 
-def orders_of(options: DemoOptions) -> tuple[list[Trip], RowReport]:
-    """New York's orders, the first so many by time of request; the rest is set aside and counted."""
+def orders_of(options: DemoOptions, producer: Producer) -> tuple[list[Trip], RowReport]:
+    """New York's orders, the first so many by time of request; rows that are no trips go to the dead letters."""
     trips, rows = read_hvfhv(seed=options.seed)
-    trips.sort(key=lambda trip: (trip.requested_ms or 0, trip.row))
-    if options.num_orders is not None and options.num_orders < len(trips):
-        rows.set_aside["requested after the orders that were asked for"] += len(trips) - options.num_orders
-        rows.used = options.num_orders
-        trips = trips[: options.num_orders]
+    if options.num_orders is not None:
+        trips = first_orders(trips, rows, options.num_orders)
+    publish_dead_letters(producer, rows, Counter())
     return trips, rows
 
 
@@ -362,6 +363,7 @@ def check_sums(
             right_count=0,
         )
     )
+    checks.append(file_letters_check(stack.kafka, [rows, history.rows]))
     published, foreseen = _published(history, account)
     checks += fate_checks(fates, published, foreseen)
     decided, decisions = decision_checks(stack.kafka, engine.answered, samples)
@@ -378,6 +380,22 @@ def check_sums(
         ),
     ]
     return checks, decisions
+
+
+def file_letters_check(kafka: str, reports: list[RowReport]) -> Check:
+    """Every refused row of a file lies in the dead letters, once."""
+    found = {
+        (letter.topic, letter.offset)
+        for message in read_all(kafka, DEAD_LETTERS)
+        if (letter := decode(message.value, DeadLetter)).topic.startswith("file:")
+    }
+    return Check(
+        name="every refused row of a file lies in the dead letters",
+        left="rows refused",
+        right="found",
+        left_count=sum(report.dead.total() for report in reports),
+        right_count=len(found),
+    )
 
 
 def _published(history: ReplayReport, account: Account) -> tuple[dict[str, int], dict[str, int]]:

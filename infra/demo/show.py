@@ -24,12 +24,13 @@ def show(report: dict[str, Any]) -> None:
         ]
     )
     print_table([{"topic": topic, **fates} for topic, fates in report["events"]["topics"].items()])
-    _section("Features, from Kafka append to readable")
+    _section("Features, from Kafka append to readable (the hour's own events)")
     print_table(
         [
             {
                 "group": group,
                 "records used": row["records_used"],
+                "of them history": row["of_them_history"],
                 "fresh p50": _ms(row["freshness_p50_ms"]),
                 "fresh p99": _ms(row["freshness_p99_ms"]),
             }
