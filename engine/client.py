@@ -1,7 +1,7 @@
 """A caller's side of the engine: one kept-alive connection, clear errors, a bounded retry.
 
 A decision is named by its `decision_id`, so asking again after a lost connection is safe: the engine repeats its answer.
-The standard library's connection is used because it is the fastest at hand: half of httpx's time per call.
+The standard library's connection is used because it is the cheapest at hand: 90 us of CPU a call against httpx's 500.
 One client per thread.
 """
 
