@@ -11,7 +11,7 @@ feature job did with it, once as `unmatched`.
 The three topics are written at least once, without transactions, for four reasons: a provisional sample is readable at once and not
 at the next checkpoint; a killed job leaves no open transaction that holds up readers; offsets have no gaps, so that the
 sample log can tell a loss; and the fold over versions gives the same Samples however much is repeated
-(tests/pipelines/test_joiner.py::test_a_restart_from_older_state_…). `pipelines/dead_letter.py` folds the other two.
+(tests/pipelines/test_joiner.py::test_a_restart_from_older_state_…). readers of the other two count each place once.
 
 The clock. Each partition's is the largest ingest time seen (of a decision: its event time) less a bound on disorder; the job's is the
 slowest partition's, not counting those that are silent for a while. A stamp later than the broker's own receipt is not believed. A

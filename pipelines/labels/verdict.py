@@ -104,9 +104,10 @@ def view_of(
 
 def due_times(held: Held, strategy: StrategyLabels) -> Iterable[int]:
     """The ingest times at which silence alone changes what is known of a decision, and the one at which it is forgotten."""
-    for label in strategy.labels:
-        yield held.event_time_ms + label.wait_ms
-        yield held.event_time_ms + label.window_ms
+    if not held.view.closed:  # a final answer changes by a record, never by silence
+        for label in strategy.labels:
+            yield held.event_time_ms + label.wait_ms
+            yield held.event_time_ms + label.window_ms
     yield held.event_time_ms + strategy.retention_ms
 
 
