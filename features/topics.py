@@ -50,7 +50,7 @@ def create_topics(bootstrap: str, partitions: Mapping[str, int] = PARTITIONS) ->
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
     try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000)
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000, bootstrap_timeout_ms=5_000)
     except KafkaError as error:
         raise TopicError(f"no Kafka broker at {bootstrap}: {error}") from None
     try:

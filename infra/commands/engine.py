@@ -82,7 +82,7 @@ def check(
     from features.loader import load_catalogue
     from features.registry import load_registry, local_registry
 
-    with plain_errors():
+    with plain_errors(FileNotFoundError):
         registry = local_registry(load_catalogue(definitions)) if definitions else load_registry(redis_or_local(redis))
         mistakes, found = [], []
         paths = sorted((folder or SHIPPED_STRATEGIES).glob("*.yaml"))
@@ -103,7 +103,7 @@ def check(
     if json:
         print_json({"strategies": found, "mistakes": [asdict(mistake) for mistake in mistakes]})
     else:
-        print_table(found, empty=f"no strategy file (*.yaml) in {folder}")
+        print_table(found, empty=f"no strategy file (*.yaml) in {folder or SHIPPED_STRATEGIES}")
         if mistakes:
             err.print(str(Mistakes(mistakes)), style="red", markup=False)
     raise typer.Exit(1 if mistakes or not paths else 0)

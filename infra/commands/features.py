@@ -33,7 +33,7 @@ def validate(folder: Folder = SHIPPED, json: Json = False) -> None:
     from features.expr import Mistakes
     from features.verbs import validate as find_mistakes
 
-    with plain_errors():
+    with plain_errors(FileNotFoundError):
         mistakes = find_mistakes(folder)
     if json:
         print_json([asdict(mistake) for mistake in mistakes])
@@ -53,7 +53,7 @@ def test(
     """Run the YAML tests of the views on the reference: given events and a time, are the values right?"""
     from features.verbs import test as run_cases
 
-    with plain_errors(KeyError):
+    with plain_errors(KeyError, FileNotFoundError):
         results = run_cases(folder, view)
     failed = [result for result in results if result.failures]
     if json:
@@ -92,7 +92,7 @@ def apply(
     """
     from features.verbs import apply_catalogue
 
-    with plain_errors():
+    with plain_errors(FileNotFoundError):
         report = apply_catalogue(
             folder,
             redis_or_local(redis),
@@ -119,7 +119,7 @@ def list_(
     """Show every feature: its view, type, meaning, generation and where it is declared."""
     from features.verbs import list_features
 
-    with plain_errors():
+    with plain_errors(FileNotFoundError):
         listed = list_features(None if folder else redis_or_local(redis), folder)
     rows = [asdict(feature) for feature in listed]
     print_json(rows) if json else print_table(rows)
@@ -161,7 +161,7 @@ def freshness(redis: RedisUrl = None, json: Json = False) -> None:
     """Show how long records took from Kafka to readable, per group, against the views' objective. Exit code 1 on a miss."""
     from features.verbs import freshness as measured
 
-    with plain_errors():
+    with plain_errors(FileNotFoundError):
         groups = measured(redis_or_local(redis))
     rows = [
         {

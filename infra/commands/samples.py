@@ -23,15 +23,16 @@ def write(folder: Folder = None, kafka: Kafka = None, json: Json = False) -> Non
         target = folder or home() / "samples"
         source = KafkaSource(kafka_or_local(kafka))
         with SampleLogWriter(source, target) as writer:
-            report = writer.catch_up()
-        check = check_log(target, source.end_offsets())
+            ends = source.end_offsets()  # once: what arrives after this is for the next call
+            report = writer.catch_up(ends)
+        check = check_log(target, ends)
     if json:
         print_json({"folder": str(target), "rows": report.rows, "blocks": report.blocks_written, "holds": check.holds})
     else:
         out.print(
             f"{report.rows} new rows in {report.blocks_written} blocks of {target}; the log holds {check.rows} rows"
         )
-        for what in ("rejected", "missing"):
+        for what in ("rejected", "missing", "unread"):
             if getattr(check, what):
                 out.print(f"{getattr(check, what)} offsets {what}", style="red")
     raise typer.Exit(0 if check.holds else 1)

@@ -20,7 +20,9 @@ def up(json: Json = False) -> None:
 
 
 def down(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove its data and logs as well.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove its data as well: topics, features, samples, models, logs.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Stop what `up` started, orphaned Python workers included. Nothing else is touched."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from features.records import (
     DECISIONS,
     DRIVER_EVENTS,
     LEDGER,
+    SAMPLES,
     TRIP_EVENTS,
     DeadLetter,
     Decision,
@@ -29,7 +31,11 @@ from features.registry import Registry
 from features.spec import TileGroup
 from features.store import GroupStats
 from features.topics import end_offsets, read_all
+from pipelines.sample_log import check_log
+from pipelines.sim.account import Account
 from pipelines.sim.truth import TruthRecord
+from pipelines.trips.replay import ReplayReport
+from pipelines.trips.rows import RowReport
 
 FATES = ("duplicate", "future", "late")
 
@@ -91,8 +97,51 @@ def topic_fates(kafka: str, registry: Registry, stats: Mapping[str, GroupStats])
     ]
 
 
-def fate_checks(fates: Iterable[TopicFates], published: Mapping[str, int], foreseen: Mapping[str, int]) -> list[Check]:
+def file_checks(kafka: str, reports: list[RowReport], broken: list[str]) -> list[Check]:
+    """Every row of a file has one fate, refused ones lie in the dead letters, and the replay's own sums hold.
+
+    `broken` are the sentences of the replay and of the simulation about sums of theirs that do not hold.
+    """
+    letters = {
+        (letter.topic, letter.offset)
+        for message in read_all(kafka, DEAD_LETTERS)
+        if (letter := decode(message.value, DeadLetter)).topic.startswith("file:")
+    }
+    checks = [
+        Check(
+            name=f"{report.file}: rows in = used + dead letters + set aside",
+            left="rows",
+            right="fates",
+            left_count=report.rows_in,
+            right_count=report.used + report.dead.total() + report.set_aside.total(),
+        )
+        for report in reports
+    ]
+    return [
+        *checks,
+        Check(
+            name="every refused row of a file lies in the dead letters",
+            left="rows refused",
+            right="found",
+            left_count=sum(report.dead.total() for report in reports),
+            right_count=len(letters),
+        ),
+        Check(
+            name="; ".join(["the replay's own sums", *broken]),
+            left="broken",
+            right="allowed",
+            left_count=len(broken),
+            right_count=0,
+        ),
+    ]
+
+
+def fate_checks(fates: Iterable[TopicFates], history: ReplayReport, account: Account) -> list[Check]:
     """Every published record has one fate, and it is the one that its times and copies say."""
+    published = Counter(
+        name.split(":")[0] for counts in (history.published, account.messages) for name in counts.elements()
+    )
+    foreseen = history.fates + account.fates
     checks = []
     for topic in fates:
         checks += [
@@ -116,7 +165,7 @@ def fate_checks(fates: Iterable[TopicFates], published: Mapping[str, int], fores
                 name=f"{topic.topic}: {fate} as foreseen by the replay",
                 left="foreseen",
                 right="counted",
-                left_count=foreseen.get(f"{topic.topic}:{fate}", 0),
+                left_count=foreseen[f"{topic.topic}:{fate}"],
                 right_count=getattr(topic, fate),
             )
             for fate in ("used", "duplicate", "late")
@@ -154,11 +203,11 @@ def decision_checks(kafka: str, answered: Mapping[str, str], samples: pa.Table) 
             right_count=len(decisions.keys() & set(sampled)),
         ),
         Check(
-            name="no sample twice",
+            name="no sample without a Decision",
             left="samples",
-            right="distinct",
+            right="of them decided",
             left_count=len(sampled),
-            right_count=len(set(sampled)),
+            right_count=sum(sample_id in decisions for sample_id in sampled),
         ),
     ]
     return checks, list(decisions.values())
@@ -178,6 +227,18 @@ def label_check(samples: pa.Table, truth: Iterable[TruthRecord], strategy: str) 
         right="labels equal",
         left_count=len(answers),
         right_count=sum(labels.get(decision_id) == answer for decision_id, answer in answers.items()),
+    )
+
+
+def log_check(kafka: str, log_dir: Path) -> Check:
+    """The sample log holds every record of its topic, by (partition, offset)."""
+    log = check_log(log_dir, end_offsets(kafka, SAMPLES))
+    return Check(
+        name="the sample log holds every record of its topic",
+        left="offsets",
+        right="rows",
+        left_count=log.offsets,
+        right_count=log.rows,
     )
 
 

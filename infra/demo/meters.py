@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from infra.local.process import tree_memory
+from infra.local.process import marked, resident_bytes
 
 
 class Deciding(Protocol):
@@ -43,7 +44,7 @@ class TimedEngine:
 
 
 class PeakMemory:
-    """Samples the resident memory (proportional share) of the stack and of this process until it is left."""
+    """Samples the resident memory (proportional share) of the stack, this process and its children until it is left."""
 
     def __init__(self, stack_id: str, *, every_s: float = 2.0) -> None:
         self._stack_id, self._every_s = stack_id, every_s
@@ -63,14 +64,24 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, tree_memory(self._stack_id) + _own_memory())
+            pids = {*marked(self._stack_id), *_descendants(os.getpid()), os.getpid()}
+            self.peak_bytes = max(self.peak_bytes, sum(resident_bytes(pid) for pid in pids))
             if self._done.wait(self._every_s):
                 return
 
 
-def _own_memory() -> int:
-    with suppress(OSError):
-        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def _descendants(pid: int) -> set[int]:
+    """Children of a process, their children, and so on: here what submits jobs and trains."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: set[int] = set()
+    open_pids = [pid]
+    while open_pids:
+        for child in children.get(open_pids.pop(), []):
+            found.add(child)
+            open_pids.append(child)
+    return found

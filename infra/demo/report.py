@@ -133,9 +133,9 @@ def _model(run: DemoRun) -> dict[str, Any]:
 
 
 def live_metrics(decisions: list[Decision], truth: list[TruthRecord], since_ms: int) -> dict[str, Any]:
-    """The model on all offers at or after `since_ms`, beside the base rate, the best possible and a perfect model's band."""
+    """The model on all offers after `since_ms`, beside the base rate, the best possible and a perfect model's band."""
     by_id = {decision.decision_id: decision for decision in decisions}
-    offers = [record for record in truth if record.chosen is not None and record.as_of_ms >= since_ms]
+    offers = [record for record in truth if record.chosen is not None and record.as_of_ms > since_ms]
     pairs = []
     for record in offers:
         output = by_id[record.decision_id].model_outputs[MODEL_USE] if record.decision_id in by_id else None
@@ -164,8 +164,8 @@ def _acceptance(run: DemoRun) -> dict[str, Any]:
     """First offers of each order by arm, before and after the swap; before it both arms are the rules (an A/A)."""
     first = first_offers(run.truth)
     stretches = {
-        "rules alone (A/A)": [record for record in first if record.as_of_ms < run.swap_ms],
-        "rules against model": [record for record in first if record.as_of_ms >= run.swap_ms],
+        "rules alone (A/A)": [record for record in first if record.as_of_ms <= run.swap_ms],
+        "rules against model": [record for record in first if record.as_of_ms > run.swap_ms],
     }
     out: dict[str, Any] = {}
     for name, records in stretches.items():
@@ -218,7 +218,6 @@ def _next(run: DemoRun) -> dict[str, str]:
         "flink": run.stack.flink_rest,
         "features of a driver": f"hailstream features get driver {driver}",
         "models": "hailstream models list",
-        "roll the model back": f"hailstream models rollback {run.training['name']} --reason 'trying it'",
         "samples": "hailstream samples stats",
         "freshness": "hailstream features freshness",
         "stop everything": "hailstream down",

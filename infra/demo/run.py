@@ -10,6 +10,7 @@ in `checks.py`.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,26 +19,33 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from engine.client import EngineClient, EngineError
-from features.records import DEAD_LETTERS, DRIVER_EVENTS, TRIP_EVENTS, DeadLetter, Decision, decode
+from features.records import SAMPLES, TOPICS, Decision
 from features.redis_store import group_stats
 from features.registry import Registry, apply_catalogue
 from features.store import GroupStats
-from features.topics import Producer, end_offsets, read_all
-from infra.demo.checks import Check, TopicFates, decision_checks, fate_checks, label_check, topic_fates
+from features.topics import Producer, end_offsets
+from infra.demo.checks import (
+    Check,
+    TopicFates,
+    decision_checks,
+    fate_checks,
+    file_checks,
+    label_check,
+    log_check,
+    topic_fates,
+)
 from infra.demo.meters import PeakMemory, TimedEngine
 from infra.local.flink import flink_env
 from infra.local.home import CHECKOUT
-from infra.local.programs import StackError
 from infra.local.stack import Stack, free_ports
 from pipelines.jobs.submit import num_restarts, submit, wait_running
-from pipelines.sample_log import KafkaSource, SampleLogWriter, check_log, fold
+from pipelines.sample_log import KafkaSource, SampleLogWriter, fold
 from pipelines.sim.account import Account
 from pipelines.sim.asking import DISPATCH
 from pipelines.sim.dispatch import Dispatch, DispatchConfig
@@ -150,9 +158,10 @@ def run_demo(options: DemoOptions, stack: Stack, watch: Watch) -> DemoRun:
         with Stopwatch(seconds, "drain and sums"):
             fates, stats = drain_features(stack, registry, watch)
             samples = write_samples(stack, len(engine.answered), watch, settled=True)
-            checks, decisions = check_sums(
-                stack, rows, history, dispatch.account, fates, engine, truth.records, samples
-            )
+            checks, decisions = decision_checks(stack.kafka, engine.answered, samples)
+            checks += file_checks(stack.kafka, [rows, history.rows], history.check() + dispatch.account.check())
+            checks += fate_checks(fates, history, dispatch.account)
+            checks += [label_check(samples, truth.records, DISPATCH), log_check(stack.kafka, stack.folder / "samples")]
     return DemoRun(
         options=options,
         stack=stack,
@@ -181,17 +190,15 @@ def run_demo(options: DemoOptions, stack: Stack, watch: Watch) -> DemoRun:
 def fresh_stack(stack: Stack, watch: Watch) -> None:
     """An empty stack: sums are only sums if nobody else wrote. Data that is not a demo's is never removed.
 
-    Raises: DemoError when the folder holds a stack with records that no demo wrote.
+    Raises: DemoError when the folder holds something that no demo wrote.
     """
     mark = stack.folder / MARK
-    if not mark.exists() and _holds_records(stack):
+    if not mark.exists() and (found := _foreign_data(stack)):
         raise DemoError(
-            f"the local stack in {stack.folder} holds records that no demo wrote, and the demo needs an empty one: "
-            "`hailstream down --clean` removes them, or HAILSTREAM_HOME=FOLDER gives the demo a folder of its own"
+            f"{stack.folder} holds {found} that no demo wrote, and the demo needs an empty place: "
+            "`hailstream down --clean` removes all of it, or HAILSTREAM_HOME=FOLDER gives the demo a folder of its own"
         )
     stack.down(watch.say, clean=True)
-    for name in ("demo", "models", "samples", "spill", "feast"):
-        _remove(stack.folder / name)
     stack.up(watch.say)
     mark.write_bytes(msgspec.json.encode({"started_ms": int(time.time() * 1000)}))
 
@@ -323,95 +330,13 @@ def write_samples(stack: Stack, num_decisions: int, watch: Watch, *, settled: bo
         while True:
             writer.catch_up()
             samples = fold(folder)
-            ends = end_offsets(stack.kafka, "samples")
+            ends = end_offsets(stack.kafka, SAMPLES)
             still = ends == last
             watch.step("samples", min(samples.num_rows, num_decisions), num_decisions, "")
             if (samples.num_rows >= num_decisions and still) or time.monotonic() > end:
                 return samples
             last = ends
             time.sleep(3.0 if settled else 1.0)
-
-
-def check_sums(
-    stack: Stack,
-    rows: RowReport,
-    history: ReplayReport,
-    account: Account,
-    fates: list[TopicFates],
-    engine: TimedEngine,
-    truth: list[TruthRecord],
-    samples: pa.Table,
-) -> tuple[list[Check], list[Decision]]:
-    """Every sum of the run."""
-    checks = [
-        Check(
-            name=f"{report.file}: rows in = used + dead letters + set aside",
-            left="rows",
-            right="fates",
-            left_count=report.rows_in,
-            right_count=report.used + report.dead.total() + report.set_aside.total(),
-        )
-        for report in (rows, history.rows)
-    ]
-    broken = history.check() + account.check()
-    checks.append(
-        Check(
-            name="the replay's own sums" + "".join(f"; {sentence}" for sentence in broken),
-            left="broken",
-            right="allowed",
-            left_count=len(broken),
-            right_count=0,
-        )
-    )
-    checks.append(file_letters_check(stack.kafka, [rows, history.rows]))
-    published, foreseen = _published(history, account)
-    checks += fate_checks(fates, published, foreseen)
-    decided, decisions = decision_checks(stack.kafka, engine.answered, samples)
-    log = check_log(stack.folder / "samples", end_offsets(stack.kafka, "samples"))
-    checks += [
-        *decided,
-        label_check(samples, truth, DISPATCH),
-        Check(
-            name="the sample log holds every record of its topic",
-            left="offsets",
-            right="rows",
-            left_count=log.offsets,
-            right_count=log.rows,
-        ),
-    ]
-    return checks, decisions
-
-
-def file_letters_check(kafka: str, reports: list[RowReport]) -> Check:
-    """Every refused row of a file lies in the dead letters, once."""
-    found = {
-        (letter.topic, letter.offset)
-        for message in read_all(kafka, DEAD_LETTERS)
-        if (letter := decode(message.value, DeadLetter)).topic.startswith("file:")
-    }
-    return Check(
-        name="every refused row of a file lies in the dead letters",
-        left="rows refused",
-        right="found",
-        left_count=sum(report.dead.total() for report in reports),
-        right_count=len(found),
-    )
-
-
-def _published(history: ReplayReport, account: Account) -> tuple[dict[str, int], dict[str, int]]:
-    """Messages by topic, and what their ids and times say that the feature job must call them, by `topic:fate`."""
-    published = {
-        topic: sum(
-            count
-            for counts in (history.published, account.messages)
-            for name, count in counts.items()
-            if name.startswith(f"{topic}:")
-        )
-        for topic in (TRIP_EVENTS, DRIVER_EVENTS)
-    }
-    foreseen = Counter(account.fates)
-    foreseen.update(history.fates)
-    return published, dict(foreseen)
 
 
 def _progress(watch: Watch, what: str) -> Callable[[Any], None]:
@@ -424,11 +349,9 @@ def _progress(watch: Watch, what: str) -> Callable[[Any], None]:
 
 def _hailstream(stack: Stack, *args: str, accept: tuple[int, ...] = (0,)) -> dict[str, Any]:
     """One verb of our own command with --json, in a process of its own. Raises: DemoError with its message."""
-    import os
-
     done = subprocess.run(
         [sys.executable, "-m", "infra.cli", *args],
-        env={**os.environ, "HAILSTREAM_HOME": str(stack.folder), "HAILSTREAM_STACK": stack.state.stack_id},
+        env={**os.environ, "HAILSTREAM_HOME": str(stack.folder)},
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
@@ -449,21 +372,16 @@ def _engine_ready(url: str) -> bool:
         return False
 
 
-def _holds_records(stack: Stack) -> bool:
-    """Whether the stack's folder has broker data with records in it. Started if needed: only the broker knows."""
+def _foreign_data(stack: Stack) -> str | None:
+    """What lies in the folder beside a stack that was never used. The broker is started if need be: only it knows."""
+    for name in ("samples", "models", "spill"):
+        if any((stack.folder / name).glob("**/*")):
+            return name
     if not (stack.folder / "kafka" / "data" / "meta.properties").exists():
-        return False
-    try:
-        stack.up()
-    except StackError:
-        return True  # unknown data is somebody's data
-    return any(sum(end_offsets(stack.kafka, topic).values()) for topic in (TRIP_EVENTS, DRIVER_EVENTS))
-
-
-def _remove(path: Path) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
+        return None
+    stack.up()
+    used = [topic for topic in TOPICS if sum(end_offsets(stack.kafka, topic).values())]
+    return f"records in {', '.join(used)}" if used else None
 
 
 class Stopwatch:

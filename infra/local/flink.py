@@ -7,6 +7,7 @@ before the JVM starts, or thread mode does not find `pemja` and restarts silentl
 
 from __future__ import annotations
 
+import json
 import sys
 import urllib.error
 import urllib.request
@@ -58,7 +59,9 @@ def prepare_flink(folder: Path, *, rest_port: int, rpc_port: int) -> None:
         "python.client.executable": sys.executable,
         "web.submit.enable": False,
     }
-    (folder / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
+    (folder / "conf" / "config.yaml").write_text(
+        "".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items())
+    )
 
 
 def flink_env(folder: Path) -> dict[str, str]:

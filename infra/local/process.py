@@ -57,7 +57,7 @@ def start(name: str, command: Sequence[str], *, env: Mapping[str, str], stack_id
 def wait_ready(running: Running, ready: Callable[[], bool], *, deadline_s: float) -> None:
     """Poll `ready` until it holds. Raises: StackError with the log's last lines when the program died or time ran out."""
     end = time.monotonic() + deadline_s
-    while not ready():
+    while not ready() or not running.alive:  # what answers must be ours
         if not running.alive:
             raise StackError(
                 f"{running.name} stopped while starting; the end of {running.log}:\n{tail(Path(running.log))}"
@@ -81,7 +81,7 @@ def stop(running: Running, *, deadline_s: float = 20.0) -> None:
         time.sleep(0.05)
     if running.alive:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+            os.kill(running.pid, signal.SIGKILL)
     _reap(running.pid)
 
 
@@ -90,6 +90,8 @@ def stop_marked(stack_id: str, *, deadline_s: float = 5.0) -> list[int]:
     stopped: list[int] = []
     end = time.monotonic() + deadline_s
     while pids := [pid for pid in marked(stack_id) if pid != os.getpid()]:
+        if time.monotonic() > end + deadline_s:
+            raise StackError(f"processes {pids} of this stack cannot be stopped: stop them by hand")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
@@ -124,13 +126,16 @@ def start_tick(pid: int) -> int | None:
 
 def tree_memory(stack_id: str) -> int:
     """Resident bytes (proportional share) of all marked processes."""
-    total = 0
-    for pid in marked(stack_id):
-        with contextlib.suppress(OSError, IndexError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024
-    return total
+    return sum(resident_bytes(pid) for pid in marked(stack_id))
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident bytes of one process, shared pages by their share; 0 when it is gone or another user's."""
+    with contextlib.suppress(OSError, IndexError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def tail(log: Path, lines: int = 15) -> str:

@@ -13,7 +13,7 @@ bind 127.0.0.1
 port {port}
 protected-mode yes
 daemonize no
-dir {folder}
+dir "{folder}"
 appendonly yes
 appendfsync everysec
 save ""

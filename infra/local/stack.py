@@ -1,7 +1,8 @@
 """The local stack as a whole: `up`, `down`, `status`, and where its parts listen.
 
-What runs is written to `<home>/stack.json` before each start, so that a crash at any point leaves nothing that the next
-`up` or `down` does not know. `up` starts what is not running and leaves alone what is; `down` stops what it started.
+Ports and the stack's id are written to `<home>/stack.json` before anything starts, each program right after its start.
+What a crash in between leaves carries the id in its environment, so the next `up` or `down` finds it. `up` starts what
+is not running and leaves alone what is; `down` stops what was started.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from features.topics import create_topics
 from infra.local.flink import num_taskmanagers, prepare_flink, start_jobmanager, start_taskmanager
 from infra.local.home import home
 from infra.local.kafka import kafka_ready, start_kafka
-from infra.local.process import Running, marked, start, start_tick, stop, stop_marked, wait_ready
+from infra.local.process import MARK, Running, marked, start, start_tick, stop, stop_marked, wait_ready
 from infra.local.programs import StackError
 from infra.local.redis import redis_ready, start_redis
 
 READY_S = 90.0  # of each program, on a busy machine
 PORTS = ("kafka", "kafka_controller", "redis", "flink_rest", "flink_rpc")
 Say = Callable[[str], None]
+# Everything that we ever write into a stack's folder, and so all that `down --clean` may remove: a home can be any folder.
+DATA = ("redis", "kafka", "flink", "logs", "samples", "models", "spill", "feast", "demo", "demo.json", "stack.json")
 
 
 class StackState(msgspec.Struct, kw_only=True):
@@ -90,13 +93,17 @@ class Stack:
                 say(f"topics created: {', '.join(created)}")
 
     def down(self, say: Say = lambda _text: None, *, clean: bool = False) -> list[int]:
-        """Stop everything that this stack started; returns the pids stopped. `clean` removes its data and logs too."""
+        """Stop everything that this stack started; returns the pids stopped.
+
+        `clean` removes its data too: topics, features, logs, samples, models, unsent decisions. Jars stay.
+        Raises: StackError for a `stack.json` that cannot be read, unless `clean` removes it.
+        """
         if not self.folder.exists():
             return []
         with self._locked():
             stopped: list[int] = []
-            if self._path.exists():
-                state = self.state
+            state = self._state_if_any(say if clean else None)
+            if state is not None:
                 for name, running in reversed(state.programs.items()):
                     if running.alive:
                         say(f"stopping {name} (pid {running.pid})")
@@ -106,10 +113,22 @@ class Stack:
                 state.programs = {}
                 self._save(state)
             if clean:
-                for name in ("redis", "kafka", "flink", "logs", "stack.json"):
+                for name in DATA:
                     path = self.folder / name
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             return stopped
+
+    def _state_if_any(self, say: Say | None) -> StackState | None:
+        """None without a stack; with `say`, an unreadable file is said and counts as none."""
+        if not self._path.exists():
+            return None
+        try:
+            return self.state
+        except StackError as error:
+            if say is None:
+                raise
+            say(f"{error}; programs that it named, if any still run, carry {MARK} in their environment")
+            return None
 
     def status(self) -> dict[str, dict[str, object]]:
         """Each program with address, pid, log and whether it runs and answers."""
@@ -177,7 +196,7 @@ class Stack:
             self._start_flink(state, say)
 
     def _start_redis(self, state: StackState, say: Say) -> None:
-        port = state.ports["redis"]
+        port = self._own_ports(state, "redis", ["redis"], say)[0]
         running = self._ensure(
             state,
             "redis",
@@ -187,7 +206,8 @@ class Stack:
         wait_ready(running, lambda: redis_ready(port), deadline_s=READY_S)
 
     def _start_kafka(self, state: StackState, say: Say) -> None:
-        port, controller, log = state.ports["kafka"], state.ports["kafka_controller"], self.logs / "kafka.log"
+        port, controller = self._own_ports(state, "kafka", ["kafka", "kafka_controller"], say)
+        log = self.logs / "kafka.log"
         running = self._ensure(
             state,
             "kafka",
@@ -197,7 +217,8 @@ class Stack:
         wait_ready(running, lambda: kafka_ready(log) and _listens(port), deadline_s=READY_S)
 
     def _start_flink(self, state: StackState, say: Say) -> None:
-        folder, rest = self.flink_folder, state.ports["flink_rest"]
+        folder = self.flink_folder
+        rest, _ = self._own_ports(state, "jobmanager", ["flink_rest", "flink_rpc"], say)
         if not _is_alive(state, "jobmanager"):
             prepare_flink(folder, rest_port=rest, rpc_port=state.ports["flink_rpc"])
         jobmanager = self._ensure(
@@ -214,6 +235,15 @@ class Stack:
             say,
         )
         wait_ready(taskmanager, lambda: bool(num_taskmanagers(rest)), deadline_s=READY_S)
+
+    def _own_ports(self, state: StackState, program: str, names: list[str], say: Say) -> list[int]:
+        """The program's ports. One that somebody else listens on by now is exchanged: theirs must not be taken for ours."""
+        for name in names:
+            if not _is_alive(state, program) and _listens(state.ports[name]):
+                say(f"port {state.ports[name]} is taken by another program: {name} gets another one")
+                (state.ports[name],) = free_ports(1)
+                self._save(state)
+        return [state.ports[name] for name in names]
 
     def _ensure(self, state: StackState, name: str, begin: Callable[[], Running], say: Say) -> Running:
         if _is_alive(state, name):

@@ -75,3 +75,29 @@ def test_a_program_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: P
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="program did not start"):
         begin(["/no/such/program"], "x", tmp_path)
+
+
+def test_an_orphan_that_ignores_the_polite_signal_is_stopped(tmp_path: Path) -> None:
+    deaf = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
+    parent = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf!r}]).wait()",
+    ]
+    stack_id = uuid.uuid4().hex
+    running = begin(parent, stack_id, tmp_path)
+    wait_until(lambda: "1" in Path(running.log).read_text())
+    os.kill(running.pid, 9)
+    wait_until(lambda: not running.alive)
+    (pid,) = marked(stack_id)
+    stop(Running(name="orphan", pid=pid, started=start_tick(pid) or 0, log="-"), deadline_s=0.2)
+    assert list(marked(stack_id)) == []
+
+
+def test_an_answer_of_somebody_else_does_not_make_ours_ready(tmp_path: Path) -> None:
+    running = begin([sys.executable, "-c", "raise SystemExit('port in use')"], uuid.uuid4().hex, tmp_path)
+    wait_until(lambda: not running.alive)
+    with pytest.raises(StackError, match="port in use"):
+        wait_ready(running, lambda: True, deadline_s=5)

@@ -12,7 +12,7 @@ from features.records import TOPICS
 from features.topics import Producer, TopicError, create_topics, end_offsets, read_all
 from infra.local.process import marked, tree_memory
 from infra.local.programs import StackError
-from infra.local.stack import Stack
+from infra.local.stack import DATA, Stack
 
 
 @pytest.mark.services
@@ -56,6 +56,18 @@ def test_a_stack_that_was_never_started_says_how_to_start_one(tmp_path: Path) ->
     with pytest.raises(StackError, match="hailstream up"):
         Stack(tmp_path).status()
     assert Stack(tmp_path / "nothing").down() == []
+
+
+def test_clean_removes_what_the_stack_wrote_and_nothing_else(tmp_path: Path) -> None:
+    for name in (*DATA, "jars", "my notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "stack.json").rmdir()
+    (tmp_path / "stack.json").write_text("{torn")
+    own = Stack(tmp_path)
+    with pytest.raises(StackError, match="down --clean"):
+        own.down()
+    own.down(clean=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jars", "lock", "my notes"]
 
 
 @pytest.mark.services
