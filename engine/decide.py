@@ -251,7 +251,7 @@ def _take(column: Column, rows: np.ndarray, num_rows: int) -> Column:
     """
     if len(column.values) != num_rows:
         return column
-    return Column(column.values[rows], column.valid[rows])
+    return Column(column.values[rows], column.valid[rows], None if column.error is None else column.error[rows])
 
 
 def _ask_models(
@@ -289,7 +289,8 @@ def _ask_models(
 def _with_fallback(
     compiled: CompiledStrategy, name: str, said: Scored, columns: Mapping[str, Column], num_rows: int
 ) -> tuple[Column, Any]:
-    """Put `on_late` where the model said nothing."""
+    """Put `on_late` where the model said nothing. A row error of it is a plain null here: that is what the record of a
+    Decision can say, and the Decision must follow from its record."""
     if name not in compiled.on_late or said.probability.valid.all():
         return said.probability, said.source
     stand_in = evaluate(compiled.on_late[name], columns, num_rows=num_rows)

@@ -12,7 +12,7 @@ shows mistakes. Read `types.py` for what the language knows.
 from features.expr.checker import compile_expr
 from features.expr.columns import Column, evaluate
 from features.expr.errors import Mistake, Mistakes, did_you_mean, mistake_at
-from features.expr.interpret import interpret, interpret_marked
+from features.expr.interpret import ROW_ERROR, interpret, interpret_marked
 from features.expr.program import Program
 from features.expr.source import SourceText
 from features.expr.sql import to_sql
@@ -22,6 +22,7 @@ __all__ = [
     "BOOL",
     "DOUBLE",
     "INT",
+    "ROW_ERROR",
     "STRING",
     "Column",
     "Mistake",

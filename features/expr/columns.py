@@ -36,7 +36,8 @@ _ALL: Final = np.ones(1, dtype=np.bool_)
 
 @dataclass(frozen=True)
 class Column:
-    """Values and which of them count. `error` marks the rows that are null because of a row error.
+    """Values and which of them count. `error` marks the rows that are null because of a row error: an expression that
+    reads them fails there too, as if it were written out in place.
 
     Shapes: values (N,), valid (N,) bool, error (N,) bool or None for none. A value where `valid` is False means nothing.
     """
@@ -110,7 +111,8 @@ def _given(column: Column, kind: str) -> Part:
     valid = None if column.valid.all() else column.valid
     if valid is not None and values.dtype == np.object_:
         values = np.where(valid, values, _FILLERS[kind])  # None would break comparisons and casts
-    return values.astype(_DTYPES[kind], copy=False), valid, None
+    error = column.error if column.error is not None and column.error.any() else None
+    return values.astype(_DTYPES[kind], copy=False), valid, error
 
 
 def _kleene(args: list[Part], *, absorbing: bool) -> Part:

@@ -25,13 +25,14 @@ class _Error:
     """The value of a step that failed."""
 
 
-_ERROR: Final = _Error()
+ROW_ERROR: Final = _Error()  # may be given for a name, too: what another expression yielded
 
 
 def interpret(program: Program, values: Mapping[str, Any]) -> Any | None:
     """The value of the expression for one row; None is null, and also the value of a row error.
 
-    `values` has every name of `program.names`. Raises: KeyError for a name that is not there.
+    `values` has every name of `program.names`; ROW_ERROR for one that is itself a row error.
+    Raises: KeyError for a name that is not there.
     """
     return interpret_marked(program, values)[0]
 
@@ -39,11 +40,11 @@ def interpret(program: Program, values: Mapping[str, Any]) -> Any | None:
 def interpret_marked(program: Program, values: Mapping[str, Any]) -> tuple[Any | None, bool]:
     """(value, whether a row error made it null)."""
     result = _value(program.root, values)
-    return (None, True) if result is _ERROR else (result, False)
+    return (None, True) if result is ROW_ERROR else (result, False)
 
 
 def _value(step: Step, values: Mapping[str, Any]) -> Any:
-    """A value, None for null, or _ERROR."""
+    """A value, None for null, or ROW_ERROR."""
     if step.step == "const":
         return step.value
     if step.step == "name":
@@ -53,34 +54,34 @@ def _value(step: Step, values: Mapping[str, Any]) -> Any:
         return _kleene(args, absorbing=step.step == "or")
     if step.step == "if":
         condition, then, otherwise = args
-        return condition if condition is None or condition is _ERROR else then if condition else otherwise
+        return condition if condition is None or condition is ROW_ERROR else then if condition else otherwise
     if step.step == "coalesce":
         return args[1] if args[0] is None else args[0]
     if step.step == "is_null":
-        return _ERROR if args[0] is _ERROR else args[0] is None
-    if any(arg is _ERROR for arg in args):
-        return _ERROR
+        return ROW_ERROR if args[0] is ROW_ERROR else args[0] is None
+    if any(arg is ROW_ERROR for arg in args):
+        return ROW_ERROR
     if any(arg is None for arg in args):
         return None
     try:
         return STRICT[step.step](*args)
     except RowError:
-        return _ERROR
+        return ROW_ERROR
 
 
 def _kleene(args: list[Any], *, absorbing: bool) -> Any:
     """`&&` (absorbing false) and `||` (absorbing true): absorbing > error > null > the other value, in any order."""
     if any(arg is absorbing for arg in args):
         return absorbing
-    if any(arg is _ERROR for arg in args):
-        return _ERROR
+    if any(arg is ROW_ERROR for arg in args):
+        return ROW_ERROR
     return None if any(arg is None for arg in args) else not absorbing
 
 
 def _given(value: Any, kind: str) -> Any:
     """An input as the plain Python value of its declared kind."""
-    if value is None:
-        return None
+    if value is None or value is ROW_ERROR:
+        return value
     if isinstance(value, np.generic):
         value = value.item()
     return float(value) if kind == "double" else bool(value) if kind == "bool" else value

@@ -11,7 +11,7 @@ import numpy as np
 from engine.decide import LiveStrategy
 from engine.experiment import hash64
 from engine.request import Request
-from features.expr import interpret
+from features.expr import ROW_ERROR, Program, interpret, interpret_marked
 from features.rows import FeatureBatch
 
 
@@ -29,7 +29,7 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
 
     for row, values in enumerate(rows):
         for name, program in compiled.lets_before:
-            values[name] = interpret(program, values)
+            values[name] = _let(program, values)
         for rule in compiled.drops:
             holds = interpret(rule.condition, values)
             if holds is None:
@@ -47,7 +47,7 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
         for use in strategy.models:
             values[use] = outputs[use][row]
         for name, program in compiled.lets_after:
-            values[name] = interpret(program, values)
+            values[name] = _let(program, values)
         score = interpret(compiled.score, values)
         for rule in compiled.adjusts:
             holds = interpret(rule.condition, values)
@@ -97,6 +97,12 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
         "arms": arms,
         "outputs": outputs,
     }
+
+
+def _let(program: Program, values: Mapping[str, Any]) -> Any:
+    """What a name stands for: its value, or the row error that what reads it then has, too."""
+    value, failed = interpret_marked(program, values)
+    return ROW_ERROR if failed else value
 
 
 def _params(live: LiveStrategy, request: Request) -> tuple[dict[str, Any], dict[str, str]]:

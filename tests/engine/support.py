@@ -49,6 +49,7 @@ let:
   rush: hour >= 17 && hour < 20
   demand: double(zone.requests ?? 0) + double(to.requests ?? 0)
   pressure: demand / 100.0
+  steps: div(60, rank_no - 5)
   blend: (p_accept ?? 0.4) * 2.0 - p_cancel
 rules:
   - {id: not_idle,    drop_when: "state != 'idle'"}
@@ -59,6 +60,7 @@ rules:
   - {id: rush_hour,   when: rush && distance_m < 3000.0, multiply: 1.0 + pressure}
   - {id: breaks,      when: 'div(100, rank_no) > 10', add: 'double(div(1000, rank_no - 3))', multiply: 2}
   - {id: named,       when: "(driver.last_type ?? '') == 'completed' && (note ?? 'x') != 'skip'", add: -0.1}
+  - {id: near_five,   when: "(steps ?? 1000) > 20", add: 0.01}
 score: |
   (params.use_model
     ? blend

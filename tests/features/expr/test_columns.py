@@ -10,7 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from features.expr import Column, Program, SourceText, compile_expr, evaluate, interpret, interpret_marked, parse_type
+from features.expr import (
+    ROW_ERROR,
+    Column,
+    Program,
+    SourceText,
+    compile_expr,
+    evaluate,
+    interpret,
+    interpret_marked,
+    parse_type,
+)
 from tests.features.expr import typed_expressions as typed
 
 ANY_EXPRESSION = st.one_of(*typed.typed_expressions().values())
@@ -52,6 +62,32 @@ def test_a_row_has_the_same_value_alone_as_among_others(text: str, row_seed: int
         alone = evaluate(program, typed.to_columns([row]))
         assert typed.same(alone.tolist()[0], together.tolist()[index]), (program, row)
     assert len(evaluate(program, typed.to_columns([]), num_rows=0)) == 0
+
+
+@seed(20260804)
+@QUICK
+@given(text=ANY_EXPRESSION, row_seed=st.integers(0, 2**32))
+def test_a_row_error_that_is_given_counts_as_one_made_here(text: str, row_seed: int) -> None:
+    """What another expression yielded: `??` and `== null` must not catch it a step later."""
+    program = compiled(text)
+    rng = random.Random(row_seed)
+    rows = [
+        {name: ROW_ERROR if rng.random() < 0.15 else value for name, value in row.items()}
+        for row in typed.random_rows(row_seed, 41)
+    ]
+    assert_equal_to_rows(program, rows, evaluate(program, typed.to_columns(rows), num_rows=41))
+
+
+def test_a_row_error_of_one_expression_is_not_caught_by_the_next() -> None:
+    """The two-step form gives what the expression written out in place gives."""
+    names = {"i": parse_type("int"), "req.j": parse_type("int"), "step": parse_type("int")}
+    i, j = Column(np.array([7, 7]), np.ones(2, bool)), Column(np.array([2, 0]), np.ones(2, bool))
+    step = evaluate(compiled("i % req.j"), {"i": i, "req.j": j})
+    for text in ("step ?? 5", "step == null ? 5 : step", "(step ?? 5) + 0"):
+        column = evaluate(compile_expr(SourceText(text), names), {"step": step})
+        in_place = evaluate(compiled(text.replace("step", "(i % req.j)")), {"i": i, "req.j": j})
+        assert column.tolist() == in_place.tolist() == [1, None]
+        assert column.error is not None and column.error.tolist() == [False, True]
 
 
 @seed(20260803)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from features.expr import Column, parse_type
+from features.expr import ROW_ERROR, Column, parse_type
 
 NAMES = {
     "i": parse_type("int"),
@@ -76,10 +76,11 @@ def to_columns(rows: list[dict[str, Any]]) -> dict[str, Column]:
     columns = {}
     for name, kind in NAMES.items():
         values = np.empty(len(rows), dtype=DTYPES[kind.kind])
-        valid = np.array([row[name] is not None for row in rows], dtype=np.bool_)
+        error = np.array([row[name] is ROW_ERROR for row in rows], dtype=np.bool_)
+        valid = np.array([row[name] is not None for row in rows], dtype=np.bool_) & ~error
         for index, row in enumerate(rows):
-            values[index] = FILLERS[kind.kind] if row[name] is None else row[name]
-        columns[name] = Column(values, valid)
+            values[index] = row[name] if valid[index] else FILLERS[kind.kind]
+        columns[name] = Column(values, valid, error)
     return columns
 
 
