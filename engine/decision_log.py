@@ -6,32 +6,40 @@ acknowledged. A restart finds what is left and sends it again, so a record may a
 `decision_id`. Broker down means files that grow, and `backlog` says by how much.
 
     append ──► 000000000007.spill ──► thread ──► topic
-                (closed, unlinked when every record of it is acknowledged)
+                (closed, unlinked      │
+                 when every record     └──► 9f3c….refused: a record that can never be sent, kept and counted
+                 of it is settled)
+
+A record that the client or the broker refuses for what it is (too large) is moved aside and holds nobody up. Whatever
+else `send` or `poll` raises is the connection's fault: a new one is made, and all that is unacknowledged is sent again.
 """
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import logging
 import os
-import struct
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
+from engine.spill import Segment, framed, left_over, open_segment, own, set_aside, unread
 from features.records import DECISIONS
 
 logger = logging.getLogger(__name__)
 
-_HEADER: Final = struct.Struct("<III")  # length of key, length of value, CRC-32 of both
+# Kafka's names of errors that lie in the record, as the client's messages carry them: sending it again cannot help.
+_NEVER: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG_SIZE")
+_PAUSE_S: Final = 0.2  # before a new connection is made
 
 
 class MessageSender(Protocol):
-    """What the log needs of `features.topics.Producer`."""
+    """What the log needs of `features.topics.Producer`. Both may raise; a failed delivery is `on_delivery(text)`."""
 
     def send(
         self, topic: str, key: str | bytes, value: bytes, *, on_delivery: Callable[[str | None], None] | None = None
@@ -57,25 +65,18 @@ class DecisionLogConfig:
             raise ValueError("segment_bytes and max_in_flight must be positive")
 
 
-@dataclass
-class _Segment:
-    """One spill file and how far it got. Fields after `closed` belong to the sending thread."""
-
-    path: Path
-    size: int = 0
-    num_records: int = 0
-    closed: bool = False
-    reader: IO[bytes] | None = None
-    read_at: int = 0
-    num_read: int = 0
-    num_acknowledged: int = 0
-    again: list[tuple[bytes, bytes]] = field(default_factory=list)
+@dataclass(frozen=True)
+class _Record:
+    segment: Segment
+    key: bytes
+    value: bytes
 
 
 class DecisionLog:
     """The spill files of one engine and the thread that empties them.
 
-    `appended`, `acknowledged`, `resent`, `failed_deliveries` and `torn` are counters since the start.
+    `appended`, `acknowledged`, `refused` (moved aside), `resent` (left by an earlier process), `failed_deliveries`,
+    `reconnects` and `torn` are counters since the start.
     """
 
     def __init__(self, config: DecisionLogConfig, connect: Callable[[], MessageSender]) -> None:
@@ -84,39 +85,46 @@ class DecisionLog:
         Raises: RuntimeError when another process owns the folder.
         """
         self.config = config
-        self.appended = self.acknowledged = self.resent = self.failed_deliveries = self.torn = 0
+        self.appended = self.acknowledged = self.refused = 0
+        self.failed_deliveries = self.reconnects = 0
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._in_flight = 0
+        # A record that was read from its file is in one of these two until it is settled. The numbers are never used
+        # twice, so what an abandoned connection still says of its messages meets nothing here.
+        self._flying: dict[int, _Record] = {}
+        self._again: deque[_Record] = deque()
+        self._numbers = itertools.count()
         config.directory.mkdir(parents=True, exist_ok=True)
-        self._owner = _own(config.directory)
-        self._segments: list[_Segment] = [self._left_over(path) for path in sorted(config.directory.glob("*.spill"))]
+        self._owner = own(config.directory)
+        self._segments: list[Segment] = [left_over(path) for path in sorted(config.directory.glob("*.spill"))]
+        self.torn = sum(segment.torn for segment in self._segments)
+        self.resent = sum(segment.num_records for segment in self._segments)
         last = int(self._segments[-1].path.stem) if self._segments else 0
-        self._writer, current = _open_segment(config.directory, last + 1)
+        self._writer, current = open_segment(config.directory, last + 1)
         self._segments.append(current)
+        self._connect = connect
         self._sender = connect()
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
         self._thread.start()
 
     @property
     def backlog(self) -> int:
-        """Records not yet acknowledged by the broker, those of an earlier process included."""
-        return self.appended + self.resent - self.acknowledged
+        """Records not yet acknowledged or moved aside, those of an earlier process included."""
+        return self.appended + self.resent - self.acknowledged - self.refused
 
     def append(self, key: str, value: bytes) -> None:
         """Keep one record; returns when it is in the file. Thread-safe.
 
         Raises: OSError when the file cannot be written: the caller then must not answer as if it were kept.
         """
-        raw_key = key.encode()
-        header = _HEADER.pack(len(raw_key), len(value), zlib.crc32(value, zlib.crc32(raw_key)))
+        raw = framed(key.encode(), value)
         with self._lock:
             current = self._segments[-1]
             if current.closed:
                 raise OSError("the decision log is closed")
-            written = os.write(self._writer, header + raw_key + value)
-            if written != _HEADER.size + len(raw_key) + len(value):
+            written = os.write(self._writer, raw)
+            if written != len(raw):
                 os.ftruncate(self._writer, current.size)  # half a record would hide the ones after it
                 raise OSError(f"only {written} bytes of a decision could be written to {current.path}: disk full?")
             current.size += written
@@ -147,56 +155,41 @@ class DecisionLog:
         """Close the current file and open the next. Called with the lock held."""
         current = self._segments[-1]
         os.close(self._writer)
-        self._writer, following = _open_segment(self.config.directory, int(current.path.stem) + 1)
+        self._writer, following = open_segment(self.config.directory, int(current.path.stem) + 1)
         self._segments.append(following)
         current.closed = True
-
-    def _left_over(self, path: Path) -> _Segment:
-        """A file of an earlier process: counted, a torn last record cut off."""
-        raw = path.read_bytes()
-        num_records = 0
-        end = 0
-        for _key, _value, record_end in _records(raw):
-            num_records += 1
-            end = record_end
-        if end < len(raw):
-            self.torn += 1
-            logger.warning("%s: %d bytes of a torn record at offset %d were left out", path, len(raw) - end, end)
-        self.resent += num_records
-        return _Segment(path=path, size=end, num_records=num_records, closed=True)
 
     def _run(self) -> None:
         while True:
             self._wake.clear()
             try:
                 self._send_all()
-            except Exception:  # the thread must outlive any client error: the files keep the records
-                logger.exception("sending decisions failed, trying again")
-                time.sleep(0.5)
+            except Exception:  # whatever it is, the files keep the records
+                logger.exception("sending decisions failed, connecting again")
+                self._connect_again()
             if self._stopping:
                 for segment in self._segments:
                     if segment.reader is not None:
                         segment.reader.close()
                 return
             # Acknowledgements arrive by poll only, so never sleep long while some are due.
-            self._wake.wait(0.005 if self._in_flight else 0.1)
-            self._sender.poll(0)
+            self._wake.wait(0.005 if self._flying else 0.1)
 
     def _send_all(self) -> None:
         """Send every record that is in the files and not yet sent; unlink the files that are done."""
+        self._sender.poll(0)
+        for _ in range(len(self._again)):  # what fails anew waits for the next round, behind what is unread
+            self._send(self._again.popleft())
         with self._lock:
             segments = list(self._segments)
         for segment in segments:
-            again, segment.again = segment.again, []
-            for key, value in again:
-                self._send(segment, key, value)
-            for key, value in _unread(segment):
-                self._send(segment, key, value)
+            for key, value in unread(segment):
+                self._send(_Record(segment, key, value))
                 if self._stopping:
                     return
         self._sender.poll(0)
         for segment in segments:
-            if segment.closed and segment.num_acknowledged == segment.num_records:
+            if segment.closed and segment.num_settled == segment.num_records:
                 if segment.reader is not None:
                     segment.reader.close()
                     segment.reader = None
@@ -205,73 +198,58 @@ class DecisionLog:
                     if len(self._segments) > 1:  # the last one stays as the mark that the log is closed
                         self._segments.remove(segment)
 
-    def _send(self, segment: _Segment, key: bytes, value: bytes) -> None:
-        def delivered(error: str | None) -> None:
-            self._in_flight -= 1
-            if error is None:
-                segment.num_acknowledged += 1
-                self.acknowledged += 1
-                return
-            self.failed_deliveries += 1
-            logger.warning("a decision was not delivered and is sent again: %s", error)
-            segment.again.append((key, value))
-
-        while self._in_flight >= self.config.max_in_flight and not self._stopping:
+    def _send(self, record: _Record) -> None:
+        """Hand one record to the client. It counts as flying before anything here can raise, so that it is not lost."""
+        number = next(self._numbers)
+        self._flying[number] = record
+        while len(self._flying) > self.config.max_in_flight and not self._stopping:
             self._sender.poll(0.05)
-        self._in_flight += 1
-        self._sender.send(self.config.topic, key, value, on_delivery=delivered)
+        try:
+            self._sender.send(self.config.topic, record.key, record.value, on_delivery=partial(self._delivered, number))
+        except Exception as error:
+            if not _lies_in_record(str(error)):
+                raise
+            self._settle(number, str(error))
 
-
-def read_spilled(directory: Path) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) of every whole record in the spill files of a folder, oldest first; for tools and tests."""
-    for path in sorted(directory.glob("*.spill")):
-        for key, value, _end in _records(path.read_bytes()):
-            yield key, value
-
-
-def _own(directory: Path) -> IO[str]:
-    owner = (directory / "owner.lock").open("w")
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner.close()
-        raise RuntimeError(
-            f"another engine owns the decision log in {directory}: stop it, or give this one a folder of its own"
-        ) from None
-    return owner
-
-
-def _open_segment(directory: Path, number: int) -> tuple[int, _Segment]:
-    path = directory / f"{number:012d}.spill"
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600), _Segment(path=path)
-
-
-def _records(raw: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """Key, value and end offset of each whole record; stops at the first that is not."""
-    at = 0
-    while at + _HEADER.size <= len(raw):
-        num_key, num_value, crc = _HEADER.unpack_from(raw, at)
-        start, middle = at + _HEADER.size, at + _HEADER.size + num_key
-        at = middle + num_value
-        if at > len(raw):
+    def _delivered(self, number: int, error: str | None) -> None:
+        if number not in self._flying:
+            return  # of a connection that was given up: it was sent again
+        if error is None or _lies_in_record(error):
+            self._settle(number, error)
             return
-        key, value = raw[start:middle], raw[middle:at]
-        if zlib.crc32(value, zlib.crc32(key)) != crc:
-            return
-        yield key, value, at
+        self.failed_deliveries += 1
+        logger.warning("a decision was not delivered and is sent again: %s", error)
+        self._again.append(self._flying.pop(number))
+
+    def _settle(self, number: int, refusal: str | None) -> None:
+        """Be done with a record: it was acknowledged, or it is moved aside because it can never be."""
+        record = self._flying[number]
+        if refusal is None:
+            self.acknowledged += 1
+        else:
+            path = set_aside(self.config.directory, record.key, record.value)
+            self.refused += 1
+            logger.error(
+                "decision %s (%d bytes) can never be sent and is kept in %s: %s",
+                record.key.decode(errors="replace"),
+                len(record.value),
+                path,
+                refusal,
+            )
+        record.segment.num_settled += 1
+        del self._flying[number]
+
+    def _connect_again(self) -> None:
+        """Give the connection up, with all that it has not acknowledged to be sent again, in order."""
+        time.sleep(_PAUSE_S)
+        self._again.extendleft(reversed(self._flying.values()))
+        self._flying.clear()
+        try:
+            self._sender = self._connect()
+            self.reconnects += 1
+        except Exception:  # the old one stays, raises again, and leads here again
+            logger.exception("no new connection for decisions yet")
 
 
-def _unread(segment: _Segment) -> Iterator[tuple[bytes, bytes]]:
-    """The records of a file that were not read yet, up to the size the writer has published."""
-    size = segment.size
-    if segment.read_at >= size:
-        return
-    if segment.reader is None:
-        segment.reader = segment.path.open("rb", buffering=0)
-    segment.reader.seek(segment.read_at)
-    raw = segment.reader.read(size - segment.read_at)
-    base = segment.read_at
-    for key, value, end in _records(raw):
-        segment.read_at = base + end
-        segment.num_read += 1
-        yield key, value
+def _lies_in_record(error: str) -> bool:
+    return any(name in error for name in _NEVER)

@@ -88,8 +88,10 @@ def lay_out(shares: Sequence[float]) -> Bucketing:
         shares 0.9, 0.1     |000000000|1|00000000|        shares 0.8, 0.2     |000000000|11|0000000|
                             0        0.5 0.6     1                            0        0.5 0.7     1
 
-    Raises: ValueError for a share outside [0, 1] or shares above 1 in sum.
+    Raises: ValueError for no share at all, a share outside [0, 1], or shares above 1 in sum.
     """
+    if not shares:
+        raise ValueError("there is no arm")
     if any(not 0.0 <= share <= 1.0 for share in shares):
         raise ValueError(f"every share must lie in [0, 1], not {list(shares)}")
     wanted = [round(share * STEPS) for share in shares]

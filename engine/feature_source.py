@@ -1,7 +1,8 @@
 """Features for decisions: the store when it answers, declared defaults and nulls when it does not.
 
-A store that is down must cost a decision microseconds, not its timeout: after a failure the store is left alone for a
-while and every decision of that while is made on what needs no remote call, marked degraded.
+A store that is down must cost a decision microseconds, not its timeout: after a StoreError the store is left alone for
+a while and every decision of that while is made on what needs no remote call, marked degraded. Anything else that a read
+raises (a corrupt value of one driver) degrades the one decision that met it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from engine.strategy import Role
 from features.read_plan import ReadPlan
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.store import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -33,30 +35,41 @@ class Reader(Protocol):
 
 @dataclass
 class FeatureSource:
-    """A reader with a memory of its last failure. `observe` gets the seconds of every read that answered."""
+    """A reader with a memory of its last failure. `observe` gets the seconds of every read that answered.
+
+    `failures` counts reads for which the store was away, `broken_reads` those whose answer could not be understood.
+    """
 
     reader: Reader
     clock: Callable[[], float] = time.monotonic
     observe: Callable[[float], None] = lambda seconds: None
     failures: int = 0
+    broken_reads: int = 0
     problem: str = ""
+    _last_broken: str = ""
     _closed_until: float = float("-inf")
 
     def read(
         self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
-        """Features by role in one round trip, or None while the store cannot be had."""
+        """Features by role in one round trip, or None when they cannot be had for this decision."""
         started = self.clock()
         if started < self._closed_until:
             return None
         try:
             batches = self.reader.read(plan, keys, as_of_ms)
-        except Exception as error:  # a wrong key is refused before this; whatever else, the order gets its answer
+        except StoreError as error:
             self.failures += 1
             self._closed_until = self.clock() + RETRY_AFTER_S
             if str(error) != self.problem:
                 logger.warning("features cannot be read, decisions are degraded: %s", error)
             self.problem = str(error)
+            return None
+        except Exception as error:  # a wrong key is refused before this; whatever else, the order gets its answer
+            self.broken_reads += 1
+            if str(error) != self._last_broken:
+                logger.exception("the features of one decision cannot be understood, it is degraded")
+            self._last_broken = str(error)
             return None
         if self.problem:
             logger.warning("features can be read again")

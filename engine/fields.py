@@ -13,6 +13,7 @@ from typing import Any, Final
 from features.expr import Mistake, SourceText
 from features.yaml_source import MapNode, Node, ScalarNode, mistake, name_hint
 
+KINDS: Final = ("int", "double", "bool", "string")  # what a field or a parameter can be
 RESERVED: Final = frozenset({"params", "score", "true", "false", "null", "has", "in"})
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")

@@ -1,7 +1,7 @@
 """YAML to Strategy: the shape of a strategy file, every mistake of it at once.
 
 This file reads structure (keys, types of values, what refers to what), with the getters of `engine/fields.py`;
-`engine/compiler.py` compiles the expressions.
+`engine/params.py` reads parameters and the experiments that set them, `engine/compiler.py` compiles the expressions.
 A section that is wrong does not hide the mistakes of the others: what can be read is read, and the compiler is told
 which names are broken so that it does not complain about them a second time.
 """
@@ -9,25 +9,21 @@ which names are broken so that it does not complain about them a second time.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from engine.compiler import compile_strategy
-from engine.experiment import lay_out
-from engine.fields import Fields
+from engine.fields import KINDS, Fields
+from engine.params import read_experiments, read_params
 from engine.strategy import (
     CHAMPION,
     ENVELOPE,
     EXPLORE_KINDS,
-    Arm,
     CompiledStrategy,
-    Experiment,
     Explore,
     ModelUse,
-    Param,
     Rank,
     Role,
     Rule,
@@ -37,7 +33,6 @@ from features.expr import Mistakes, SourceText, Type
 from features.spec import Catalogue, FeatureView
 from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, name_hint
 
-KINDS: Final = ("int", "double", "bool", "string")
 TOP_KEYS: Final = [
     "strategy",
     "version",
@@ -93,7 +88,7 @@ class _Reader(Fields):
         request = self.fields(top.get("request"), "request")
         candidate_key, candidate_fields = self.candidates(top.get("candidates"))
         roles = self.roles(top.get("features"), request, candidate_key, candidate_fields)
-        params = self.named(top.get("params"), "params", self.param)
+        params = read_params(self, top.get("params"))
         models = self.named(top.get("models"), "models", self.model, declares=True)
         lets = self.named(
             top.get("let"), "let", lambda key, node: self.expression(node, f"let.{key.text}"), declares=True
@@ -115,7 +110,7 @@ class _Reader(Fields):
             score=self.expression(top.get("score"), "score") or SourceText("0.0", root.file),
             rank=self.rank(top.get("rank"), candidate_key, candidate_fields),
             explore=self.explore(top.get("explore"), name),
-            experiments=self.experiments(top.get("experiments"), name, params, request),
+            experiments=read_experiments(self, top.get("experiments"), name, params, request),
         )
 
     # ---------- what a request and its candidates carry ----------
@@ -242,43 +237,7 @@ class _Reader(Fields):
             return None
         return Role(name=key.text, view=view, key=field, per_candidate=per_candidate)
 
-    # ---------- parameters, models, rules ----------
-
-    def param(self, key: ScalarNode, node: Node) -> Param | None:
-        what = f"params.{key.text}"
-        parts = self.map_of(node, ("type", "default", "min", "max", "layer"), required=("type", "default"), what=what)
-        kind = self.choice(parts.get("type"), f"{what}.type", KINDS)
-        if kind is None or "default" not in parts:
-            self.broken.add(what)
-            return None
-        bounds: dict[str, float] = {}
-        for bound in ("min", "max"):
-            if bound in parts and kind not in ("int", "double"):
-                self.note(parts[bound], "bound", f"a {kind} has no {bound}", "remove it")
-            elif bound in parts:
-                bounds[bound] = self.number(parts[bound], f"{what}.{bound}", kind=float, default=math.nan)
-        if bounds.get("min", -math.inf) > bounds.get("max", math.inf):
-            self.note(parts["min"], "bound", f"min {bounds['min']:g} is above max {bounds['max']:g}")
-        layer = self.text(parts["layer"], f"{what}.layer", default="") if "layer" in parts else None
-        param = Param(name=key.text, type=kind, default=None, layer=layer, **bounds)
-        default = self.param_value(parts["default"], param, f"{what}.default")
-        return Param(name=key.text, type=kind, default=default, layer=layer, **bounds)
-
-    def param_value(self, node: Node, param: Param, what: str) -> Any:
-        """A value that a parameter may take; a zero of its type after a mistake."""
-        value = node.value if isinstance(node, ScalarNode) else None
-        python = {"int": int, "double": float, "bool": bool, "string": str}[param.type]
-        if param.type == "double" and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not python or (isinstance(value, float) and not math.isfinite(value)):
-            self.note(node, "type", f"{what} must be a {param.type}")
-            return python()
-        if isinstance(value, int | float) and param.type != "bool":
-            if param.min is not None and value < param.min:
-                self.note(node, "bound", f"{what} is {value:g}, below the minimum {param.min:g}")
-            if param.max is not None and value > param.max:
-                self.note(node, "bound", f"{what} is {value:g}, above the maximum {param.max:g}")
-        return value
+    # ---------- models, rules ----------
 
     def model(self, key: ScalarNode, node: Node) -> ModelUse | None:
         what = f"models.{key.text}"
@@ -348,7 +307,7 @@ class _Reader(Fields):
         why = self.text(parts["why"], "why", default="") if "why" in parts else ""
         return Rule(id=identifier, condition=condition, drop=drop, why=why, **sources)
 
-    # ---------- ranking, exploring, experiments ----------
+    # ---------- ranking, exploring ----------
 
     def rank(self, node: Node | None, candidate_key: str, fields: Mapping[str, Type]) -> Rank:
         parts = self.map_of(node, ("by", "ties", "keep"), what="rank") if node else {}
@@ -387,76 +346,3 @@ class _Reader(Fields):
                     parts[name], f"explore.{name}", kind=float, low=low, high=high, default=high
                 )
         return Explore(kind=kind, salt=salt, **numbers)
-
-    def experiments(
-        self, node: Node | None, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
-    ) -> tuple[Experiment, ...]:
-        out: list[Experiment] = []
-        for key, value in self.entries(node, "experiments"):
-            experiment = self.experiment(key, value, strategy, params, request)
-            if experiment is None:
-                continue
-            rival = next((other for other in out if other.layer == experiment.layer), None)
-            if rival is not None:
-                self.note(
-                    key,
-                    "layer",
-                    f"layer '{rival.layer}' is already split by experiment '{rival.name}'",
-                    "use another layer, or add arms",
-                )
-            out.append(experiment)
-        return tuple(out)
-
-    def experiment(
-        self, key: ScalarNode, node: Node, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
-    ) -> Experiment | None:
-        what = f"experiments.{key.text}"
-        parts = self.map_of(node, ("layer", "unit", "salt", "arms"), required=("layer", "unit", "arms"), what=what)
-        if not {"layer", "unit", "arms"} <= set(parts):
-            return None
-        layer = self.text(parts["layer"], f"{what}.layer", default="?")
-        layers = {param.layer for param in params.values() if param.layer}
-        if layer not in layers:
-            self.note(parts["layer"], "layer", f"no parameter belongs to layer '{layer}'", name_hint(layer, layers))
-        unit = self.text(parts["unit"], f"{what}.unit", default="order_id")
-        units = {
-            *ENVELOPE,
-            *(name for name, kind in request.items() if kind in (Type("string", False), Type("int", False))),
-        }
-        if unit not in units:
-            self.note(
-                parts["unit"],
-                "unit",
-                f"'{unit}' is not a text or whole number that every request has",
-                name_hint(unit, units),
-            )
-        salt = self.text(parts["salt"], f"{what}.salt", default="") if "salt" in parts else f"{strategy}:{key.text}"
-        arms = [self.arm(name, arm, what, layer, params) for name, arm in self.entries(parts["arms"], f"{what}.arms")]
-        try:
-            lay_out([arm.share for arm in arms])
-        except ValueError as error:
-            self.note(parts["arms"], "share", f"{what}: {error}")
-        return Experiment(name=key.text, layer=layer, unit=unit, salt=salt, arms=tuple(arms))
-
-    def arm(self, key: ScalarNode, node: Node, what: str, layer: str, params: Mapping[str, Param]) -> Arm:
-        what = f"{what}.arms.{key.text}"
-        parts = self.map_of(node, ("share", "set"), required=("share",), what=what)
-        share = self.number(parts.get("share"), f"{what}.share", kind=float, low=0.0, high=1.0, default=0.0)
-        values: dict[str, Any] = {}
-        known = {f"params.{name}": param for name, param in params.items()}
-        for name, value in self.entries(parts.get("set"), f"{what}.set"):
-            param = known.get(name.text)
-            if param is None:
-                if name.text not in self.broken:
-                    self.note(name, "name", f"unknown parameter '{name.text}'", name_hint(name.text, known))
-            elif param.layer != layer:
-                owner = f"belongs to layer '{param.layer}'" if param.layer else "belongs to no layer"
-                self.note(
-                    name,
-                    "layer",
-                    f"'{name.text}' {owner}, so an experiment of layer '{layer}' may not set it",
-                    f"give the parameter layer: {layer}",
-                )
-            else:
-                values[param.name] = self.param_value(value, param, f"{what}.set.{name.text}")
-        return Arm(name=key.text, share=share, set=values)

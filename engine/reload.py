@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REGISTRY = "registry"  # the key of `errors` under which the registry's own problem stands
+KEPT_MODELS = 4  # versions kept loaded beside the ones pointed at: a rollback goes live without reading files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,8 @@ class Library:
         self._stat: dict[Path, tuple[int, ...]] = {}
         self._compiled: dict[Path, CompiledStrategy] = {}
         self._file_errors: dict[Path, str] = {}
-        self._models: dict[tuple[str, str], Model | str] = {}  # a text is why it does not load
-        self._model_stat: dict[tuple[str, str], Any] = {}
+        # (name, version) to what its manifest looked like and the model, or a text: why it does not load. Last used last.
+        self._models: dict[tuple[str, str], tuple[Any, Model | str]] = {}
         self._seen: Any = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -202,6 +203,7 @@ class Library:
                 )
                 continue
             strategies[compiled.name] = self._with_models(compiled, champions, errors)
+        self._forget_models(champions)
         return Live(strategies=strategies, errors=errors, generation=self.live.generation + 1)
 
     def _with_models(
@@ -238,17 +240,28 @@ class Library:
                 raise ModelError(stat)
             return None
         key = (use.model, version)
-        if self._model_stat.get(key) != stat or key not in self._models:
-            self._model_stat[key] = stat
-            try:
-                self._models[key] = load_model(version_dir(self.config.models_dir, use.model, version))
-            except Exception as error:  # any way in which a directory can be wrong keeps the last good model
-                self._models[key] = str(error)
-        found = self._models[key]
+        known = self._models.pop(key, None)
+        if known is None or known[0] != stat:
+            known = (stat, self._load(*key))
+        self._models[key] = known
+        found = known[1]
         if isinstance(found, str):
             raise ModelError(found)
         check_names(found, compiled.names)
         return found
+
+    def _load(self, name: str, version: str) -> Model | str:
+        try:
+            return load_model(version_dir(self.config.models_dir, name, version))
+        except Exception as error:  # any way in which a directory can be wrong keeps the last good model
+            return str(error)
+
+    def _forget_models(self, champions: Mapping[str, Any]) -> None:
+        """Let go of versions that nothing points at, but for the last few: a process outlives many promotions."""
+        pointed_at = {(ref.rpartition("@")[0], version) for ref, (version, _) in champions.items()}
+        others = [key for key in self._models if key not in pointed_at]
+        for key in others[:-KEPT_MODELS]:
+            del self._models[key]
 
     def _still_fits(self, model: Model | None, compiled: CompiledStrategy) -> Model | None:
         try:

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from engine.app import App
 from engine.decision_log import DecisionLog, DecisionLogConfig
 from engine.feature_source import FeatureSource
 from engine.metrics import Metrics
 from engine.reload import Library, LibraryConfig
-from engine.server import App, asgi_server
+from engine.server import SHIPPED_STRATEGIES, asgi_server
 from features.records import Decision, decode
 from features.redis_store import FeatureReader, TileWriter
 from features.registry import Registry, load_registry
 from tests.engine.support import AS_OF_MS
 from tests.engine.test_decision_log import Broker
-
-STRATEGIES = Path(__file__).parents[2] / "engine" / "strategies"
 
 
 class Engine:
@@ -31,7 +30,7 @@ class Engine:
         self.strategies, self.models = folder / "strategies", folder / "models"
         self.strategies.mkdir()
         self.models.mkdir()
-        for path in STRATEGIES.glob("*.yaml"):
+        for path in SHIPPED_STRATEGIES.glob("*.yaml"):
             (self.strategies / path.name).write_text(path.read_text())
         self.broker = Broker()
         self.log = DecisionLog(DecisionLogConfig(directory=folder / "spill"), lambda: self.broker)

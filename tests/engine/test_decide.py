@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from engine.decide import LiveStrategy, decide, draw, propensities
 from engine.experiment import hash01
 from engine.request import Request, parse
+from engine.server import SHIPPED_STRATEGIES
 from engine.strategy import Explore
 from features.records import Decision, decode, encode
 from features.rows import Status, from_served
@@ -32,8 +33,6 @@ from tests.engine.support import (
     shipped_registry,
     sink_models,
 )
-
-SHIPPED = Path("engine/strategies")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +92,7 @@ def test_twin_comparison_reaches_every_rule_and_outcome(sink: LiveStrategy) -> N
         arms |= set(decision.arms.items())
     assert fired == 2 ** len(sink.compiled.strategy.rules) - 1
     assert unknown & 1 << 2 and unknown & 1 << 6  # `% 0` in odd_one; `div(…, 0)` in breaks
+    assert unknown & 1 << 8  # an error in a `let` is not caught by the `??` of a rule that reads it
     assert reasons == {None, "not_idle", "unknown_eta", "odd_one", "too_far", "score_not_finite"}
     assert arms == {("learned", "rules"), ("learned", "model"), ("odd", "zero"), ("odd", "five")}
 
@@ -102,7 +102,7 @@ def test_twin_comparison_reaches_every_rule_and_outcome(sink: LiveStrategy) -> N
 def test_shipped_strategies_equal_the_twin(name: str, seed: int, tmp_path: Path) -> None:
     print("seed", seed)
     registry = shipped_registry()
-    compiled = compile_text((SHIPPED / f"{name}.yaml").read_text(), tmp_path, registry)
+    compiled = compile_text((SHIPPED_STRATEGIES / f"{name}.yaml").read_text(), tmp_path, registry)
     live = make_live(compiled, registry)
     rng = random.Random(seed)
     request = request_of(live, random_body(rng, compiled, rng.choice([1, 4, 20])))
@@ -111,7 +111,7 @@ def test_shipped_strategies_equal_the_twin(name: str, seed: int, tmp_path: Path)
 
 def test_before_a_champion_both_arms_of_the_shipped_experiment_decide_alike(tmp_path: Path) -> None:
     registry = shipped_registry()
-    compiled = compile_text((SHIPPED / "express_dispatch.yaml").read_text(), tmp_path, registry)
+    compiled = compile_text((SHIPPED_STRATEGIES / "express_dispatch.yaml").read_text(), tmp_path, registry)
     live = make_live(compiled, registry)
     seen = set()
     body = random_body(random.Random(5), compiled, 20) | {"decision_id": "same-draw"}

@@ -12,14 +12,37 @@ from pathlib import Path
 
 import pytest
 
-from engine.decision_log import DecisionLog, DecisionLogConfig, read_spilled
+from engine.decision_log import DecisionLog, DecisionLogConfig
+from engine.spill import read_refused, read_spilled
+from features.topics import Producer
+from infra.local.stack import free_ports
+
+TOO_LARGE = 'KafkaError{code=MSG_SIZE_TOO_LARGE,val=10,str="Unable to produce message: Broker: Message size too large"}'
+FATAL = 'KafkaError{code=_FATAL,val=-150,str="Unable to produce message: Local: Fatal error"}'
+
+
+class ClientError(Exception):
+    """Stands for the client's KafkaException, which derives from Exception only."""
 
 
 class Broker:
-    """A broker in memory: acknowledges on poll, fails the first `fail` deliveries, may be away."""
+    """A broker in memory: acknowledges on poll, fails the first `fail` deliveries, may be away.
 
-    def __init__(self, *, fail: int = 0, away: bool = False) -> None:
+    What is longer than `limit` is refused by `send`, as the client does, and what is longer than `topic_limit` by the
+    delivery, as a broker does. After `dies_after` messages each `send` raises: a fatal error, only a new one helps.
+    """
+
+    def __init__(
+        self,
+        *,
+        fail: int = 0,
+        away: bool = False,
+        limit: int = 1 << 20,
+        topic_limit: int = 1 << 20,
+        dies_after: int = 1 << 20,
+    ) -> None:
         self.fail, self.away = fail, away
+        self.limit, self.topic_limit, self.dies_after = limit, topic_limit, dies_after
         self.kept: list[tuple[bytes, bytes]] = []
         self.waiting: list[tuple[bytes, bytes, Callable[[str | None], None]]] = []
         self.most_in_flight = 0
@@ -28,6 +51,11 @@ class Broker:
         self, topic: str, key: str | bytes, value: bytes, *, on_delivery: Callable[[str | None], None] | None = None
     ) -> None:
         assert topic == "decisions" and isinstance(key, bytes) and on_delivery is not None
+        if len(value) > self.limit:
+            raise ClientError(TOO_LARGE)
+        if self.dies_after == 0:
+            raise ClientError(FATAL)
+        self.dies_after -= 1
         self.waiting.append((key, value, on_delivery))
         self.most_in_flight = max(self.most_in_flight, len(self.waiting))
 
@@ -39,6 +67,9 @@ class Broker:
             if self.fail > 0:
                 self.fail -= 1
                 delivered("the leader moved")
+                continue
+            if len(value) > self.topic_limit:
+                delivered(TOO_LARGE)
                 continue
             self.kept.append((key, value))
             delivered(None)
@@ -82,6 +113,76 @@ def test_failed_delivery_is_sent_again(tmp_path: Path) -> None:
     assert log.close() == 0
     assert sorted(broker.kept) == sorted(records(50))
     assert log.failed_deliveries == 7
+
+
+@pytest.mark.parametrize("refusing", ["limit", "topic_limit"])
+def test_record_that_can_never_be_sent_is_moved_aside_and_the_others_arrive(tmp_path: Path, refusing: str) -> None:
+    """More of them than may be in flight: each one that leaked would take a place for good."""
+    large = [(f"big-{n}".encode(), b"x" * (200 + n)) for n in range(25)]
+    small = [(f"o-{n}".encode(), b"y" * 20) for n in range(100)]
+    mixed = [row for n in range(25) for row in (large[n], *small[4 * n : 4 * n + 4])]
+    broker = Broker(**{refusing: 100})
+    log = open_log(tmp_path, broker, max_in_flight=10, segment_bytes=2_000)
+    append_all(log, mixed)
+    assert log.close() == 0
+    assert broker.kept == small
+    assert sorted(read_refused(tmp_path)) == sorted(large)
+    assert (log.appended, log.acknowledged, log.refused, log.reconnects) == (125, 100, 25, 0)
+    assert list(tmp_path.glob("*.spill")) == []
+
+
+def test_refused_record_is_the_same_file_after_a_restart_and_is_sent_when_renamed(tmp_path: Path) -> None:
+    for _ in range(2):  # as if the first process died between moving it aside and being done with its file
+        log = open_log(tmp_path, Broker(limit=3))
+        log.append("big", b"too large")
+        assert log.close() == 0
+    (path,) = tmp_path.glob("*.refused")
+    path.rename(tmp_path / "000000000099.spill")
+    broker = Broker()
+    assert open_log(tmp_path, broker).close() == 0
+    assert broker.kept == [(b"big", b"too large")]
+
+
+def test_real_client_refuses_a_large_decision_and_the_log_goes_on(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    log = DecisionLog(DecisionLogConfig(directory=tmp_path), lambda: Producer(f"127.0.0.1:{port}"))
+    log.append("big", b"x" * 1_100_000)
+    log.append("small", b"x")
+    wait_until(lambda: log.refused == 1 and log.backlog == 1)
+    assert log.reconnects == 0
+    assert log.close(timeout_s=0.05) == 1
+    assert [key for key, _ in read_refused(tmp_path)] == [b"big"]
+
+
+def test_fatal_error_leads_to_a_new_connection_that_gets_all_that_is_unacknowledged(tmp_path: Path) -> None:
+    """The first connection takes 30 messages, acknowledges none of them, and is dead from then on."""
+    dead, good = Broker(away=True, dies_after=30), Broker()
+    connections = [dead, good]
+    log = DecisionLog(DecisionLogConfig(directory=tmp_path, max_in_flight=50), lambda: connections.pop(0))
+    append_all(log, records(100))
+    wait_until(lambda: log.reconnects == 1)
+    dead.away = False
+    dead.poll()  # what the abandoned connection still says counts for nothing
+    assert log.close() == 0
+    assert good.kept == records(100)
+    assert (log.acknowledged, log.refused, log.reconnects) == (100, 0, 1)
+    assert list(tmp_path.glob("*.spill")) == []
+
+
+def test_connection_that_cannot_be_made_yet_is_tried_again(tmp_path: Path) -> None:
+    good = Broker()
+    tries: list[Broker | None] = [Broker(dies_after=0), None, good]
+
+    def connect() -> Broker:
+        made = tries.pop(0)
+        if made is None:
+            raise RuntimeError("no brokers")
+        return made
+
+    log = DecisionLog(DecisionLogConfig(directory=tmp_path), connect)
+    append_all(log, records(10))
+    assert log.close() == 0
+    assert (good.kept, log.reconnects) == (records(10), 1)
 
 
 def test_restart_sends_what_an_earlier_process_left(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from engine.compiler import names_of
 from engine.loader import load_strategy
+from engine.server import SHIPPED_STRATEGIES
 from features.expr import Mistakes
 from tests.engine.support import KITCHEN_SINK, catalogue_registry, compile_text, shipped_registry
 
@@ -30,7 +31,7 @@ def test_golden_cases_are_there() -> None:
 @pytest.mark.parametrize("name", ["express_dispatch", "rider_coupon"])
 def test_shipped_strategies_compile_against_the_shipped_features(name: str) -> None:
     registry = shipped_registry()
-    path = Path(__file__).parents[2] / "engine" / "strategies" / f"{name}.yaml"
+    path = SHIPPED_STRATEGIES / f"{name}.yaml"
     compiled = load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint)
     assert compiled.name == name
     assert compiled.schema_fingerprint == registry.fingerprint

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.decide import decide
-from engine.reload import Library, LibraryConfig
+from engine.reload import KEPT_MODELS, Library, LibraryConfig
 from engine.request import parse
 from features.registry import Registry
 from features.store import StoreError
@@ -129,6 +129,25 @@ def test_champion_goes_live_and_moves(folders: tuple[Path, Path]) -> None:
     promote(folders[1], "accept", "v0001")  # a rollback is a promotion of an older one
     library.refresh()
     assert scores(library) == first
+
+
+def test_models_of_many_promotions_are_let_go_but_for_the_last_few(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    num_versions = KEPT_MODELS + 6
+    for number in range(1, num_versions + 1):
+        write_model(folders[1], "accept", f"v{number:04d}", ENTRIES, NAMES, weights=[0.001 * number])
+        promote(folders[1], "accept", f"v{number:04d}")
+        library.refresh()
+    last = [f"v{number:04d}" for number in range(num_versions - KEPT_MODELS, num_versions + 1)]
+    assert [version for _, version in library._models] == last
+    now = scores(library)
+    promote(folders[1], "accept", "v0001")  # long forgotten: it is loaded once more
+    library.refresh()
+    assert scores(library) != now
+    promote(folders[1], "accept", last[-1])
+    library.refresh()
+    assert scores(library) == now
+    assert len(library._models) == KEPT_MODELS + 1
 
 
 def test_last_good_model_stays_when_the_next_is_broken(folders: tuple[Path, Path]) -> None:

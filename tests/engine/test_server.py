@@ -19,12 +19,13 @@ import msgspec
 import pytest
 
 from engine.client import EngineClient, EngineError
-from engine.decision_log import read_spilled
-from engine.server import ServeConfig, main
+from engine.server import ServeConfig, serve
+from engine.spill import read_spilled
 from features.loader import SHIPPED
 from features.records import DECISIONS, Decision, decode
 from features.registry import apply_catalogue
 from features.rows import from_served
+from features.store import StoreError
 from features.topics import read_all
 from infra.local.process import stop, wait_ready
 from infra.local.redis import redis_ready, start_redis
@@ -143,6 +144,27 @@ def test_asking_again_gets_the_same_answer_and_no_second_decision(engine: Engine
     assert len(engine.decisions()) == 2
 
 
+def test_retry_after_a_hot_swap_gets_the_answer_that_was_made_before_it(engine: Engine) -> None:
+    """The joiner keeps the first Decision of an id: another answer to the retry would be acted on with its propensity."""
+    path, raw = "/v1/strategies/express_dispatch/decide", msgspec.json.encode(body(engine))
+    first = ask(engine.url, "POST", path, raw)
+    file = engine.strategies / "express_dispatch.yaml"
+    text = file.read_text()
+    file.write_text(
+        text.replace("version: 1", "version: 2").replace(
+            "max_eta_s:   {type: double, default: 900", "max_eta_s:   {type: double, default: 100"
+        )
+    )
+    wait_until(lambda: engine.library.live.strategies["express_dispatch"].compiled.strategy.version == 2)
+    assert ask(engine.url, "POST", path, raw, {"x-hailstream-retry": "1"}) == first
+    anew = json.loads(ask(engine.url, "POST", path, raw)[1])
+    assert anew["propensities"] != json.loads(first[1])["propensities"]  # the swap would have been seen
+    file.unlink()
+    wait_until(lambda: "express_dispatch" not in engine.library.live.strategies)
+    assert json.loads(ask(engine.url, "POST", path, raw, {"x-hailstream-retry": "2"})[1]) == anew
+    assert len(engine.decisions()) == 2
+
+
 def test_client_retries_a_lost_connection_and_gives_up_clearly(engine: Engine, client: EngineClient) -> None:
     client.decide("express_dispatch", body(engine))
     assert client._connection is not None and client._connection.sock is not None
@@ -240,7 +262,7 @@ def wait_until_seen(wanted: set[Any], seen: set[Any], problems: list[BaseExcepti
 def test_store_that_goes_away_degrades_and_comes_back(engine: Engine, client: EngineClient) -> None:
     class Away:
         def read(self, *_: Any) -> Any:
-            raise ConnectionError("Redis is away")
+            raise StoreError("Redis is away")
 
     reader, engine.app.features.reader = engine.app.features.reader, Away()
     answer = client.decide("express_dispatch", body(engine))
@@ -262,10 +284,20 @@ def test_loopback_is_the_default_and_more_must_be_said(tmp_path: Path) -> None:
     ServeConfig(**options, host="0.0.0.0", allow_remote=True)
 
 
-def start_process(folder: Path, redis_url: str, *options: str) -> tuple[subprocess.Popen[str], str]:
+_PROCESS = """
+import json, sys
+from pathlib import Path
+from engine.server import ServeConfig, serve
+options = json.loads(sys.argv[1])
+folders = {name: Path(options.pop(name)) for name in ("models_dir", "spill_dir")}
+serve(ServeConfig(**folders, **options), announce=lambda line: print(line, flush=True))
+"""
+
+
+def start_process(folder: Path, redis_url: str, **options: Any) -> tuple[subprocess.Popen[str], str]:
     """The engine as a process; returns it and its address."""
-    command = [sys.executable, "-m", "engine.server", "--redis", redis_url, "--models", str(folder / "models")]
-    command += ["--spill", str(folder / "spill"), "--port", "0", *options]
+    options |= {"models_dir": str(folder / "models"), "spill_dir": str(folder / "spill"), "redis_url": redis_url}
+    command = [sys.executable, "-c", _PROCESS, json.dumps(options | {"port": 0})]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=(folder / "log").open("a"), text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -277,7 +309,7 @@ def test_process_without_redis_waits_and_without_kafka_keeps_decisions(tmp_path:
     """No Redis at the start: alive, not ready, says why. Nothing applied: the same. Then ready. No broker: decisions stay."""
     redis_port, kafka_port = free_ports(2)
     url_of_redis = f"redis://127.0.0.1:{redis_port}/0"
-    process, url = start_process(tmp_path, url_of_redis, "--kafka", f"127.0.0.1:{kafka_port}", "--drain", "0.3")
+    process, url = start_process(tmp_path, url_of_redis, kafka=f"127.0.0.1:{kafka_port}", drain_s=0.3)
     redis = None
     try:
         with EngineClient(url) as client:
@@ -319,10 +351,9 @@ def test_every_answered_decision_is_on_the_real_topic_after_a_kill_and_a_restart
     """The engine is killed with decisions under way; the next one sends what was left; the topic holds each of them."""
     project = f"engine-kafka-{os.getpid()}"
     apply_catalogue(SHIPPED, stack.redis_url, actor="test", reason="test", project=project)
-    options = ("--project", project, "--kafka", stack.kafka)
     answered = set()
     for run in range(2):
-        process, url = start_process(tmp_path, stack.redis_url, *options)
+        process, url = start_process(tmp_path, stack.redis_url, project=project, kafka=stack.kafka)
         with EngineClient(url) as client:
             client.wait_ready()
             for number in range(200):
@@ -340,22 +371,9 @@ def test_every_answered_decision_is_on_the_real_topic_after_a_kill_and_a_restart
     assert all(decode(message.value, Decision).order_id.encode() == message.key for message in ours)
 
 
-def test_taken_port_and_bad_options_end_with_a_message(tmp_path: Path, redis_url: str, capsys: Any) -> None:
+def test_taken_port_is_a_message_with_the_way_out(tmp_path: Path, redis_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        for options, message in (
-            (["--port", port], f"cannot listen on 127.0.0.1:{port}"),
-            (["--host", "0.0.0.0"], "--allow-remote"),
-            (["--strategies", str(tmp_path / "nowhere")], "no folder of strategies"),
-        ):
-            given = [
-                "--redis",
-                redis_url,
-                "--no-decision-log",
-                "--models",
-                str(tmp_path),
-                "--spill",
-                str(tmp_path / "s"),
-            ]
-            assert main([*given, "--port", "0", *options]) == 2
-            assert message in capsys.readouterr().err
+        port = taken.getsockname()[1]
+        config = ServeConfig(redis_url=redis_url, kafka=None, models_dir=tmp_path, spill_dir=tmp_path / "s", port=port)
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: .*; choose another --port"):
+            serve(config)
