@@ -17,17 +17,9 @@ from infra.demo.checks import Check
 from infra.demo.run import DemoRun
 from pipelines.sample_log import count_kinds
 from pipelines.sim.asking import COUPON, DISPATCH
-from pipelines.sim.report import (
-    acceptance_by_arm,
-    auc,
-    calibration_band,
-    ceiling,
-    difference,
-    expected_calibration_error,
-    first_offers,
-    log_loss,
-)
+from pipelines.sim.report import acceptance_by_arm, ceiling, difference, first_offers
 from pipelines.sim.truth import TruthRecord
+from pipelines.training.evaluate import auc, ece, ece_band, log_loss
 
 EXPERIMENT = "learned_ranking"
 MODEL_USE = "p_accept"
@@ -146,7 +138,7 @@ def live_metrics(decisions: list[Decision], truth: list[TruthRecord], since_ms: 
         return {"offers": len(pairs)}
     said_N = np.array([said for said, _ in pairs], dtype=np.float64)
     accepted_N = np.array([accepted for _, accepted in pairs], dtype=bool)
-    best, band = ceiling(offers), calibration_band(said_N, seed=0)
+    best, band = ceiling(offers), ece_band(said_N, seed=0)
     return {
         "offers": len(pairs),
         "auc": auc(said_N, accepted_N),
@@ -154,7 +146,7 @@ def live_metrics(decisions: list[Decision], truth: list[TruthRecord], since_ms: 
         "log_loss": log_loss(said_N, accepted_N),
         "base_rate_log_loss": best.base_log_loss,
         "best_log_loss": best.best_log_loss,
-        "calibration_error": expected_calibration_error(said_N, accepted_N),
+        "calibration_error": ece(said_N, accepted_N),
         "perfect_model_median": band.median,
         "perfect_model_p95": band.p95,
     }

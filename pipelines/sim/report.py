@@ -1,18 +1,19 @@
 """What a simulation's truth says of its decisions: acceptance by arm, and how good a model could be at best.
 
-Everything here is computed from `truth.TruthRecord`s. A first offer is the offer of round 1.
+Everything here is computed from `truth.TruthRecord`s. A first offer is the offer of round 1. How good a probability is
+has one definition, `pipelines/training/evaluate.py`, so that figures of a live model and of its training compare.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.sim.truth import TruthRecord
+from pipelines.training.evaluate import auc, log_loss
 
 Z_95 = 1.959963984540054
 
@@ -53,15 +54,6 @@ class Ceiling:
     oracle: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """Expected calibration error of a perfectly calibrated model on so many answers: it is not 0."""
-
-    offers: int
-    median: float
-    p95: float
-
-
 def wilson(successes: int, trials: int) -> Share:
     """A share and its 95 % interval. Raises: ValueError for counts that cannot be."""
     if not 0 <= successes <= trials:
@@ -95,23 +87,13 @@ def first_offers(records: Iterable[TruthRecord], *, since_ms: int | None = None)
     ]
 
 
-def acceptance(records: Sequence[TruthRecord], group: Callable[[TruthRecord], str]) -> dict[str, Share]:
-    """Acceptance of the offers in each group, groups in alphabetical order."""
+def acceptance_by_arm(records: Sequence[TruthRecord], experiment: str) -> dict[str, Share]:
+    """Acceptance of the offers by arm of one experiment, in alphabetical order; orders outside it are the group `-`."""
     answers: dict[str, list[bool]] = {}
     for record in records:
         if record.chosen is not None:
-            answers.setdefault(group(record), []).append(record.answer == "accepted")
+            answers.setdefault(record.arms.get(experiment, "-"), []).append(record.answer == "accepted")
     return {name: wilson(sum(found), len(found)) for name, found in sorted(answers.items())}
-
-
-def acceptance_by_arm(records: Sequence[TruthRecord], experiment: str) -> dict[str, Share]:
-    """Acceptance by arm of one experiment; orders outside it are the group `-`."""
-    return acceptance(records, lambda record: record.arms.get(experiment, "-"))
-
-
-def acceptance_by_model(records: Sequence[TruthRecord]) -> dict[str, Share]:
-    """Acceptance by the model that scored; where none did, the group `-`."""
-    return acceptance(records, lambda record: record.model or "-")
 
 
 def ceiling(records: Sequence[TruthRecord]) -> Ceiling:
@@ -122,52 +104,14 @@ def ceiling(records: Sequence[TruthRecord]) -> Ceiling:
     base = float(accepted_N.mean()) if len(offered) else math.nan
     if not 0 < base < 1:
         raise ValueError(f"the best AUC of {len(offered)} offers with an acceptance of {base} is not defined")
+    best_auc = auc(chance_N, accepted_N)
+    assert best_auc is not None  # both answers are there
     return Ceiling(
         offers=len(offered),
         base_rate=base,
         base_log_loss=log_loss(np.full(len(offered), base), accepted_N),
-        best_auc=auc(chance_N, accepted_N),
+        best_auc=best_auc,
         best_log_loss=log_loss(chance_N, accepted_N),
         rules_like=float(chance_N.mean()),
         oracle=float(np.mean([max(record.p_accept) for record in offered])),
     )
-
-
-def auc(score_N: NDArray[np.float64], positive_N: NDArray[np.bool_]) -> float:
-    """Chance that a positive scores above a negative, a tie counts half. NaN without both kinds."""
-    num_positive = int(positive_N.sum())
-    num_negative = len(positive_N) - num_positive
-    if num_positive == 0 or num_negative == 0:
-        return math.nan
-    _, inverse_N, counts = np.unique(score_N, return_inverse=True, return_counts=True)
-    last_rank = np.cumsum(counts)
-    rank_N = (last_rank - (counts - 1) / 2)[inverse_N]
-    return float((rank_N[positive_N].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
-
-
-def log_loss(chance_N: NDArray[np.float64], positive_N: NDArray[np.bool_]) -> float:
-    """Mean negative log likelihood, in nats; chances are clipped to 1e-12."""
-    clipped_N = np.clip(chance_N, 1e-12, 1 - 1e-12)
-    return float(-np.mean(np.where(positive_N, np.log(clipped_N), np.log1p(-clipped_N))))
-
-
-def expected_calibration_error(
-    chance_N: NDArray[np.float64], positive_N: NDArray[np.bool_], *, num_bins: int = 10
-) -> float:
-    """Mean distance of the mean chance to the positive share, over bins of equal count, weighted by count."""
-    order_N = np.argsort(chance_N, kind="stable")
-    error = 0.0
-    for members in np.array_split(order_N, num_bins):
-        if len(members):
-            error += len(members) * abs(float(chance_N[members].mean()) - float(positive_N[members].mean()))
-    return error / len(chance_N)
-
-
-def calibration_band(chance_N: NDArray[np.float64], *, seed: int, num_draws: int = 400, num_bins: int = 10) -> Band:
-    """What a perfect model's calibration error looks like on these chances. Compare a model with this, not with 0."""
-    draws = np.random.default_rng(seed)
-    errors = [
-        expected_calibration_error(chance_N, draws.random(len(chance_N)) < chance_N, num_bins=num_bins)
-        for _ in range(num_draws)
-    ]
-    return Band(offers=len(chance_N), median=float(np.median(errors)), p95=float(np.quantile(errors, 0.95)))

@@ -61,5 +61,8 @@ class TruthLog:
 
 
 def read_truth(path: Path) -> list[TruthRecord]:
-    """The records of a truth file, in the order of the answers. Raises: msgspec.ValidationError, OSError."""
+    """The records of a truth file, in the order of the answers: what `report` takes, to judge a run after it ended.
+
+    Raises: msgspec.ValidationError, OSError.
+    """
     return [msgspec.json.decode(line, type=TruthRecord) for line in path.read_bytes().splitlines()]

@@ -17,8 +17,9 @@ from pipelines.sim.asking import DISPATCH
 from pipelines.sim.behaviour import Offer
 from pipelines.sim.dispatch import Dispatch, DispatchConfig
 from pipelines.sim.policies import UNROUTED_ETA_S, ScorePolicy, nearest
-from pipelines.sim.report import acceptance_by_arm, auc, calibration_band, ceiling, difference, first_offers
+from pipelines.sim.report import acceptance_by_arm, ceiling, difference, first_offers
 from pipelines.sim.truth import TruthLog, TruthRecord
+from pipelines.training.evaluate import auc, ece_band
 from pipelines.trips.draws import uniform
 from pipelines.trips.pace import Pacer
 
@@ -186,6 +187,6 @@ def test_the_calibration_band_of_the_truth_is_not_zero(
     halves: tuple[Arms, list[TruthRecord], list[TruthRecord]],
 ) -> None:
     chance_N = np.array([record.p_accept[record.chosen or 0] for record in halves[2]])
-    band = calibration_band(chance_N, seed=7)
+    band = ece_band(chance_N, seed=7)
     print(band)
     assert 0.01 < band.median < band.p95 < 0.05

@@ -1,27 +1,19 @@
-"""The report's arithmetic against slow twins and known values."""
+"""The report's arithmetic against published and known values."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from pipelines.sim.report import (
     acceptance_by_arm,
-    acceptance_by_model,
-    auc,
-    calibration_band,
     ceiling,
     difference,
-    expected_calibration_error,
     first_offers,
-    log_loss,
     wilson,
 )
 from pipelines.sim.truth import Answer, TruthRecord
-
-SEED = 7
 
 
 def _record(answer: Answer, p_accept: list[float], chosen: int | None = 0, **changes: object) -> TruthRecord:
@@ -58,43 +50,11 @@ def test_the_interval_of_a_difference_matches_the_published_example() -> None:
     assert (round(found.difference, 4), round(found.low, 4), round(found.high, 4)) == (0.2, 0.0524, 0.3339)
 
 
-@pytest.mark.parametrize("size", [2, 3, 123, 1025])
-def test_auc_equals_the_count_over_all_pairs_ties_half(size: int) -> None:
-    print(f"seed {SEED}")
-    draws = np.random.default_rng(SEED + size)
-    score_N = draws.integers(0, 10, size).astype(float)
-    positive_N = draws.random(size) < 0.5
-    positive_N[:2] = [True, False]
-    pairs = [(a > b) + (a == b) / 2 for a in score_N[positive_N] for b in score_N[~positive_N]]
-    assert auc(score_N, positive_N) == pytest.approx(np.mean(pairs), abs=1e-12)
-
-
-def test_auc_of_one_kind_is_not_a_number() -> None:
-    assert math.isnan(auc(np.array([0.1, 0.2]), np.array([True, True])))
-
-
-def test_log_loss_is_the_mean_surprise() -> None:
-    assert log_loss(np.array([0.5, 0.25]), np.array([True, False])) == pytest.approx(
-        -(math.log(0.5) + math.log(0.75)) / 2
-    )
-    assert math.isfinite(log_loss(np.array([0.0]), np.array([True])))
-
-
-def test_the_calibration_error_of_wrong_chances_lies_above_the_band_of_right_ones() -> None:
-    draws = np.random.default_rng(SEED)
-    chance_N = draws.uniform(0.2, 0.9, 1_000)
-    accepted_N = draws.random(1_000) < chance_N
-    band = calibration_band(chance_N, seed=SEED)
-    assert band.offers == 1_000 and 0.02 < band.median < 0.05  # about 0.034 at this size
-    assert expected_calibration_error(chance_N, accepted_N) < band.p95
-    assert expected_calibration_error(np.clip(chance_N + 0.15, 0, 1), accepted_N) > band.p95
-
-
-def test_acceptance_is_grouped_by_arm_and_by_model() -> None:
+def test_acceptance_is_grouped_by_arm() -> None:
     records = [
         _record("accepted", [0.5]),
-        _record("declined", [0.5], arms={"learned_ranking": "model"}, model="accept abc"),
-        _record("accepted", [0.5], arms={"learned_ranking": "model"}, model="accept abc"),
+        _record("declined", [0.5], arms={"learned_ranking": "model"}),
+        _record("accepted", [0.5], arms={"learned_ranking": "model"}),
         _record("timed_out", [0.5], arms={}),
         _record("none", [0.5], chosen=None),
     ]
@@ -104,8 +64,6 @@ def test_acceptance_is_grouped_by_arm_and_by_model() -> None:
         "model": (1, 2),
         "rules": (1, 1),
     }
-    models = acceptance_by_model(records)
-    assert {name: (one.successes, one.trials) for name, one in models.items()} == {"-": (1, 2), "accept abc": (1, 2)}
 
 
 def test_first_offers_leave_out_later_rounds_and_decisions_without_an_offer() -> None:
