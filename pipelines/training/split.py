@@ -1,4 +1,4 @@
-"""Cut rows by decision time: what is learned, what stops and calibrates, what judges. Nothing is shuffled across.
+"""Cut rows by decision time: what is learned first, what says for how long, what judges. Nothing is shuffled across.
 
       earlier ──────────────────────────────────────────► later
       [        train        )[ calibration )[    test     ]

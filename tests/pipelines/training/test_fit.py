@@ -12,7 +12,7 @@ import torch
 
 from pipelines.training.config import TrainConfig, TrainingError
 from pipelines.training.evaluate import auc, ece, ece_band, log_loss
-from pipelines.training.fit import Fitted, fit
+from pipelines.training.fit import NUM_BLOCKS, Fitted, fit
 from pipelines.training.model_dir import GOLDEN_ATOL
 from pipelines.training.network import AcceptNetwork, predict, to_onnx, weights_of
 from tests.pipelines.training.worlds import truth
@@ -101,18 +101,42 @@ def test_exported_graph_equals_torch_also_on_wild_rows(fitted: Fitted, num: int)
     assert np.isfinite(p).all()
 
 
-def test_training_stops_when_later_rows_no_longer_gain_and_keeps_the_best_epoch(fitted: Fitted) -> None:
+def test_epochs_end_when_later_rows_no_longer_gain_and_the_best_is_taken(fitted: Fitted) -> None:
     assert fitted.best_epoch == int(np.argmin(fitted.losses)) + 1
     assert fitted.epochs < CONFIG.max_epochs
     assert fitted.epochs - fitted.best_epoch <= CONFIG.patience
 
 
-def test_progress_hears_of_every_epoch() -> None:
+def test_the_newest_rows_are_learned_too() -> None:
+    """The last input starts to vary among the calibration rows, and then says much: no earlier row could tell."""
+    x, y, _ = arrays(1_600, 8)
+    x[1_200:, 8] += np.random.default_rng(8).normal(size=400)
+    y[1_200:] = np.where(np.abs(x[1_200:, 8] - 7.0) > 0.7, x[1_200:, 8] > 7.0, y[1_200:])
+    high, low = x.copy(), x.copy()
+    high[:, 8], low[:, 8] = 8.5, 5.5
+    network = fit(x[:1_200], y[:1_200], x[1_200:], y[1_200:], CONFIG).network
+    effect = float((predict(network, high) - predict(network, low)).mean())
+    assert effect > 0.1, effect
+
+
+def test_a_network_that_learned_by_heart_is_not_believed() -> None:
+    """Labels are coin flips: unseen rows say so, and the calibration takes the learned confidence back."""
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    y = rng.integers(0, 2, 400)
+    config = TrainConfig(samples_dir=Path(), models_dir=Path(), max_epochs=60, patience=60)
+    network = fit(x[:300], y[:300], x[300:], y[300:], config).network
+    fresh = rng.normal(size=(2_000, 6)).astype(np.float32)
+    assert np.abs(predict(network, fresh) - y.mean()).max() < 0.1
+
+
+def test_progress_hears_of_every_epoch_and_block() -> None:
     x, y, _ = arrays(400, 5)
-    heard: list[int] = []
+    heard: list[tuple[int, str]] = []
     config = TrainConfig(samples_dir=Path(), models_dir=Path(), max_epochs=3)
-    fit(x[:300], y[:300], x[300:], y[300:], config, lambda epoch, loss: heard.append(epoch))
-    assert heard == [1, 2, 3]
+    fit(x[:300], y[:300], x[300:], y[300:], config, lambda epoch, text: heard.append((epoch, text.split()[0])))
+    assert heard[:3] == [(1, "log-loss"), (2, "log-loss"), (3, "log-loss")]
+    assert heard[3:] == [(3, "calibrating")] * NUM_BLOCKS
 
 
 def test_one_class_and_unfilled_inputs_are_refused_with_the_reason() -> None:
