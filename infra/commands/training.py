@@ -5,32 +5,67 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infra.commands.engine import Models, models_dir
-from infra.commands.output import Json, out, plain_errors, print_json, print_table, progress, whoami
+from infra.commands.output import (
+    Json,
+    RedisUrl,
+    err,
+    fail,
+    out,
+    plain_errors,
+    print_json,
+    print_table,
+    progress,
+    redis_or_local,
+    whoami,
+)
 from infra.local.home import home
+
+if TYPE_CHECKING:
+    from features.registry import Registry
+    from pipelines.training import TrainReport
 
 app = typer.Typer(no_args_is_help=True, help="Models: list versions, promote one, roll back.")
 Actor = Annotated[
-    str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who does it; kept in the history. [default: the user]")
+    str | None,
+    typer.Option(envvar="HAILSTREAM_ACTOR", help="Who does it; kept in the history.", show_default="the user"),
 ]
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 
 
 def train(
-    samples: Annotated[Path | None, typer.Option(help="Sample log [default: <home>/samples]")] = None,
+    samples: Annotated[Path | None, typer.Option(help="Sample log.", show_default="<home>/samples")] = None,
     models: Models = None,
     strategy: Annotated[str, typer.Option(help="Whose decisions to learn from.")] = "express_dispatch",
     name: Annotated[str, typer.Option(help="The model's name; strategies use NAME@champion.")] = "accept",
     label: Annotated[str, typer.Option(help="What to predict of the offered candidate.")] = "accepted",
+    program: Annotated[
+        Path | None,
+        typer.Option(help="Column program (JSON): the model's inputs.", show_default="the strategy's shipped one"),
+    ] = None,
+    strategy_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML of the strategy: what a program may read, and its types.", show_default="the shipped one"
+        ),
+    ] = None,
+    definitions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Type features by this folder of definitions, instead of what is applied.",
+            show_default="what is applied; the shipped ones when Redis cannot be reached",
+        ),
+    ] = None,
     since_ms: Annotated[int | None, typer.Option(help="Only decisions at or after this event time.")] = None,
     until_ms: Annotated[int | None, typer.Option(help="Only decisions before this event time.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed over the same samples gives the same weights.")] = 17,
     promote: Annotated[bool, typer.Option(help="Make it the champion if the gate passes.")] = True,
     actor: Actor = None,
+    redis: RedisUrl = None,
     json: Json = False,
 ) -> None:
     """Train a model on the sample log, judge it against the champion, publish it. Exit code 3: the gate refused it."""
@@ -50,6 +85,10 @@ def train(
                 strategy=strategy,
                 name=name,
                 label=label,
+                program=program,
+                strategy_file=strategy_file,
+                registry=_applied(redis) if definitions is None else None,
+                definitions_dir=definitions,
                 since_ms=since_ms,
                 until_ms=until_ms,
                 seed=seed,
@@ -133,15 +172,28 @@ def _print_move(moved: dict[str, object], json: bool) -> None:
         out.print(f"{moved['name']}: {moved['champion']} is the champion already")
 
 
-def _print_report(report: object) -> None:
-    from pipelines.training import TrainReport
+def _applied(redis: str | None) -> Registry | None:
+    """The features that are applied; None, and a line that says so, when Redis cannot be reached."""
+    from features.registry import load_registry
+    from features.store import FeatureError, StoreError
 
-    assert isinstance(report, TrainReport)
+    try:
+        return load_registry(redis_or_local(redis))
+    except StoreError as error:
+        err.print(f"{error}. Until then the shipped definitions type the features.", style="yellow", markup=False)
+        return None
+    except FeatureError as error:
+        fail(f"error: {error}, or name the definitions with --definitions")
+
+
+def _print_report(report: TrainReport) -> None:
     out.print(f"{report.name}@{report.version}: {report.rows_used} of {report.rows_in} samples used")
     print_table([{"samples": n, "left out": why} for why, n in sorted(report.left_out.items())], empty="none left out")
     print_table([{"split": name, **split} for name, split in report.splits.items()])
     checks = report.gate.get("checks", [])
     print_table([{"check": c["name"], "passed": "yes" if c["passed"] else "no", "why": c["text"]} for c in checks])
+    for note in report.notes:
+        out.print(f"note: {note}", style="yellow", markup=False)
     state = "champion" if report.promoted else "not promoted"
     out.print(f"{report.name}@{report.version} is {state}; {report.path}")
 

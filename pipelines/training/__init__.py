@@ -14,7 +14,6 @@ from pipelines.training.model_dir import PublishError
 from pipelines.training.publish import (
     ModelEntry,
     Moved,
-    champion_of,
     history_of,
     list_models,
     promote,
@@ -32,7 +31,6 @@ __all__ = [
     "TrainConfig",
     "TrainReport",
     "TrainingError",
-    "champion_of",
     "history_of",
     "list_models",
     "promote",

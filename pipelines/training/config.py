@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.training.gates import GateConfig
+
+if TYPE_CHECKING:
+    from features.registry import Registry
 
 PROGRAMS_DIR: Final = Path(__file__).parent / "programs"
 EXIT_PROMOTED: Final = 0
@@ -32,7 +35,8 @@ class TrainConfig:
     label: str = "accepted"
     program: Path | None = None  # column program; default: the shipped one of the strategy
     strategy_file: Path | None = None  # typed names; default: the shipped strategy of that name
-    definitions_dir: Path | None = None  # the feature catalogue of those names; default: the shipped one
+    registry: Registry | None = None  # what is applied: the features of those names
+    definitions_dir: Path | None = None  # their definitions where no registry is given; default: the shipped ones
     since_ms: int | None = None  # use decisions with since <= event time < until
     until_ms: int | None = None
     shares: tuple[float, float, float] = (0.6, 0.2, 0.2)  # train, calibration, test, in order of decision time
@@ -44,7 +48,7 @@ class TrainConfig:
     weight_decay: float = 1e-2
     batch_rows: int = 256
     max_epochs: int = 120
-    patience: int = 12  # epochs without a better calibration log-loss
+    patience: int = 12  # epochs without a better log-loss of the calibration rows
     num_bootstrap: int = 400
     gate: GateConfig = field(default_factory=GateConfig)
     promote: bool = True  # move the champion when the gate passes
@@ -57,6 +61,8 @@ class TrainConfig:
             raise TrainingError(
                 f"shares {self.shares}: give three positive shares (train, calibration, test) that sum to 1"
             )
+        if self.registry is not None and self.definitions_dir is not None:
+            raise TrainingError("give the registry or definitions_dir, not both: one of them types the features")
         for name in ("min_rows", "members", "batch_rows", "max_epochs", "patience", "num_bootstrap"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} is {getattr(self, name)}: must be at least 1")
@@ -85,6 +91,7 @@ class TrainReport:
     splits: dict[str, dict[str, int]]  # name -> rows, orders, first_ms, last_ms
     metrics: dict[str, Any]
     gate: dict[str, Any]
+    notes: list[str]  # what somebody should know who trusts this model
     epochs: int
     best_epoch: int
     seconds: dict[str, float] = field(default_factory=dict)

@@ -37,7 +37,6 @@ REASONS: Final = (
     "label_unknown",
     "propensity_unknown",  # no offer was seen yet
     "propensity_invalid",  # somebody else was offered
-    "decision_absent",  # only later versions have arrived
     "decision_malformed",
     "nobody_chosen",
     "zero_propensity",
@@ -57,6 +56,7 @@ class Dataset:
 
     Shapes: label (N,) int64 in {0, 1}; event_time_ms (N,) int64; columns[name] of N; slices[name] of N texts.
     `examples` holds for each reason the first sample it met. Always: rows_in == num_rows + left_out.total().
+    `made_under` counts every decision that was read, row or not, by the fingerprint of the features applied then.
     """
 
     sample_id: list[str]
@@ -69,6 +69,7 @@ class Dataset:
     rows_in: int
     left_out: Counter[str]
     examples: Mapping[str, str]
+    made_under: Counter[str]
 
     @property
     def num_rows(self) -> int:
@@ -108,7 +109,7 @@ def build_dataset(
     needed: Iterable[str], wanted: Iterable[str] = (),
     since_ms: int | None = None, until_ms: int | None = None, on_row: Callable[[int], None] | None = None,
 ) -> Dataset:  # fmt: skip
-    """Rows from the folded samples (`pipelines.sample_log.fold`).
+    """Rows from the folded samples (`pipelines.sample_fold.fold`, which gives each its decision or raises).
 
     `names` types what column programs may read. A sample without one of the `needed` names is left out; one of the
     `wanted` names (another model's) that it lacks is null instead.
@@ -126,12 +127,15 @@ def build_dataset(
         raise TrainingError(f"strategy {strategy} has no {', '.join(unknown)}; it has {', '.join(sorted(names))}")
     left_out: Counter[str] = Counter()
     examples: dict[str, str] = {}
+    made_under: Counter[str] = Counter()
     rows: list[_Row] = []
     seen: set[str] = set()
     for number, sample in enumerate(_samples(table, label)):
         try:
             _check_sample(sample, seen, strategy, since_ms, until_ms, label)
-            rows.append(_row(sample, names, needed, wanted, label))
+            decision = _decision(sample["decision"])
+            made_under[decision.schema_fingerprint] += 1
+            rows.append(_row(sample, decision, names, needed, wanted, label))
         except _LeftOut as out:
             left_out[out.reason] += 1
             examples.setdefault(out.reason, f"{sample['sample_id']}: {out}")
@@ -149,6 +153,7 @@ def build_dataset(
         rows_in=table.num_rows,
         left_out=left_out,
         examples=examples,
+        made_under=made_under,
     )
 
 
@@ -181,14 +186,12 @@ def _check_sample(
         raise _LeftOut("propensity_unknown", "no offer was seen")
     if not sample["propensity_valid"]:
         raise _LeftOut("propensity_invalid", "the first offer went to another candidate")
-    if not sample["decision"]:
-        raise _LeftOut("decision_absent", "version 1, which carries the decision, has not arrived")
 
 
 def _row(
-    sample: Mapping[str, Any], names: Mapping[str, Type], needed: Sequence[str], wanted: Sequence[str], label: str
-) -> _Row:
-    decision = _decision(sample["decision"])
+    sample: Mapping[str, Any], decision: Decision, names: Mapping[str, Type], needed: Sequence[str],
+    wanted: Sequence[str], label: str,
+) -> _Row:  # fmt: skip
     if decision.chosen is None:
         raise _LeftOut("nobody_chosen", "no candidate survived the rules, yet an answer was seen")
     if decision.propensities[decision.chosen] <= 0.0:
@@ -205,10 +208,10 @@ def _row(
     return _Row(sample_id=sample["sample_id"], label=int(bool(sample[label])), decision=decision, values=read)
 
 
-def _decision(raw: bytes | str) -> Decision:
+def _decision(raw: bytes) -> Decision:
     """The payload, with the shapes that the record's schema cannot check."""
     try:
-        decision = decode(raw if isinstance(raw, bytes) else raw.encode(), Decision)
+        decision = decode(raw, Decision)
     except RecordError as error:
         raise _LeftOut("decision_malformed", str(error)) from None
     num = len(decision.candidate_ids)

@@ -26,7 +26,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT: Final = 1
+from engine.model import FORMAT, GOLDEN, GRAPH, MANIFEST, PROGRAM, model_hash
+
 GOLDEN_ATOL: Final = 1e-5
 ABANDONED_S: Final = 3600
 VERSION: Final = re.compile(r"^v(\d{4,})$")
@@ -52,9 +53,9 @@ class ModelFiles:
         weights_name, weights = _weights_bytes(self.weights)
         golden = {"x": self.golden_x.tolist(), "p": self.golden_p.tolist(), "atol": GOLDEN_ATOL}
         return {
-            "model.onnx": self.onnx,
-            "program.json": _json([dict(column) for column in self.program]),
-            "golden.json": _json(golden, indent=None),
+            GRAPH: self.onnx,
+            PROGRAM: _json([dict(column) for column in self.program]),
+            GOLDEN: _json(golden, indent=None),
             weights_name: weights,
             "report.json": _json(self.report),
         }
@@ -79,7 +80,7 @@ class StagedModel:
         for file, data in contents.items():
             _write_synced(self.path / file, data)
         hashes = {file: hashlib.sha256(data).hexdigest() for file, data in sorted(contents.items())}
-        self.model_hash = hash_of(hashes)
+        self.model_hash = model_hash(hashes)
         self._manifest: dict[str, Any] = {
             "format": FORMAT, "name": name, "version": "staged", **manifest,
             "files": hashes, "model_hash": self.model_hash, "gate": None,
@@ -109,7 +110,7 @@ class StagedModel:
         )
 
     def _write_manifest(self) -> None:
-        write_atomic(self.path / "manifest.json", _json(self._manifest))
+        write_atomic(self.path / MANIFEST, _json(self._manifest))
 
     def __enter__(self) -> StagedModel:
         return self
@@ -127,17 +128,12 @@ def _remove_abandoned(versions: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def hash_of(files: Mapping[str, str]) -> str:
-    """The model's hash: sha256 over the JSON text of its {file: sha256} map, keys sorted, no spaces."""
-    return hashlib.sha256(json.dumps(dict(files), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def read_manifest(version_dir: Path) -> dict[str, Any]:
     """The manifest, after checking every file against it.
 
     Raises: PublishError naming each file that is absent, changed or not listed, or a manifest that cannot be read.
     """
-    path = version_dir / "manifest.json"
+    path = version_dir / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
         files = dict(manifest["files"])
@@ -151,8 +147,8 @@ def read_manifest(version_dir: Path) -> dict[str, Any]:
         f"{file} {problem}" for file, sha in sorted(files.items()) if (problem := _problem(version_dir / file, sha))
     ]
     present = {entry.name for entry in version_dir.iterdir()}
-    problems += [f"{file} is not in the manifest" for file in sorted(present - set(files) - {"manifest.json"})]
-    if not problems and hash_of(files) != manifest.get("model_hash"):
+    problems += [f"{file} is not in the manifest" for file in sorted(present - set(files) - {MANIFEST})]
+    if not problems and model_hash(files) != manifest.get("model_hash"):
         problems = ["model_hash is not the hash of the files"]
     if problems:
         raise PublishError(

@@ -14,12 +14,13 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.model import CHAMPION_FILE, champion_version
 from pipelines.training.model_dir import PublishError, read_manifest, sync_dir, versions_of, write_atomic
 
 
@@ -68,18 +69,10 @@ def list_models(models_dir: Path) -> list[ModelEntry]:
         return []
     names = sorted(entry.name for entry in models_dir.iterdir() if (entry / "versions").is_dir())
     return [
-        _entry(models_dir / name, version, champion=version == champion_of(models_dir, name))
+        _entry(models_dir / name, version, champion=version == champion_version(models_dir, name))
         for name in names
         for version in versions_of(models_dir / name)
     ]
-
-
-def champion_of(models_dir: Path, name: str) -> str | None:
-    """The serving version, or None before the first promotion."""
-    try:
-        return (models_dir / name / "champion").read_text().strip() or None
-    except FileNotFoundError:
-        return None
 
 
 def history_of(models_dir: Path, name: str) -> list[Move]:
@@ -129,7 +122,7 @@ def promote(
             why = "; ".join(gate.get("refused", [])) or "no verdict was recorded"
             raise PublishError(f"{name} {version}: the gate refused it: {why}. Promote with force to overrule the gate")
         _finish_interrupted(models_dir, name)
-        before = champion_of(models_dir, name)
+        before = champion_version(models_dir, name)
         if before == version:
             return Moved(name=name, champion=version, before=before, changed=False)
         forced = not gate.get("passed")
@@ -150,14 +143,17 @@ def rollback(
     model_dir = _known(models_dir, name, None)
     with _locked(model_dir):
         _finish_interrupted(models_dir, name)
-        before = champion_of(models_dir, name)
+        before = champion_version(models_dir, name)
         if before is None:
             raise PublishError(f"{name}: there is no champion to roll back from; promote a version first")
         if leave is not None and leave != before:
             return Moved(name=name, champion=before, before=before, changed=False)
         served = _served_before(history_of(models_dir, name))
         if not served:
-            raise PublishError(f"{name}: {before} is the first champion; there is nothing to roll back to")
+            raise PublishError(
+                f"{name}: {before} is the first champion; there is nothing to roll back to. "
+                f"{_way_out(name, [version for version in versions_of(model_dir) if version != before])}"
+            )
         target = served[-1]
         _known(models_dir, name, target)
         read_manifest(model_dir / "versions" / target)
@@ -177,6 +173,12 @@ def _served_before(history: list[Move]) -> list[str]:
     return stack
 
 
+def _way_out(name: str, others: Sequence[str]) -> str:
+    if not others:
+        return "It is the only version: train another with `hailstream train`"
+    return f"Promote another version: `hailstream models promote {name} VERSION --reason …` with {', '.join(others)}"
+
+
 def _move(model_dir: Path, move: Move) -> None:
     line = {("from" if k == "from_version" else "to" if k == "to_version" else k): v for k, v in asdict(move).items()}
     path = model_dir / "history.jsonl"
@@ -191,14 +193,14 @@ def _move(model_dir: Path, move: Move) -> None:
         file.flush()
         os.fsync(file.fileno())
     sync_dir(model_dir)
-    write_atomic(model_dir / "champion", f"{move.to_version}\n".encode())
+    write_atomic(model_dir / CHAMPION_FILE, f"{move.to_version}\n".encode())
 
 
 def _finish_interrupted(models_dir: Path, name: str) -> None:
     """Complete a move whose line is written but whose rename did not happen."""
     history = history_of(models_dir, name)
-    if history and champion_of(models_dir, name) == history[-1].from_version != history[-1].to_version:
-        write_atomic(models_dir / name / "champion", f"{history[-1].to_version}\n".encode())
+    if history and champion_version(models_dir, name) == history[-1].from_version != history[-1].to_version:
+        write_atomic(models_dir / name / CHAMPION_FILE, f"{history[-1].to_version}\n".encode())
 
 
 def _known(models_dir: Path, name: str, version: str | None) -> Path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.model import ColumnProgram, Model, ModelError, load_model
+from engine.model import ColumnProgram, Model, ModelError, champion_version, load_model, version_dir
 from features.expr import Column, Mistakes, Type
 from pipelines.sample_blocks import SampleLogError
 from pipelines.sample_fold import fold
@@ -26,9 +26,9 @@ from pipelines.training.evaluate import calibration_by_slice, evaluate
 from pipelines.training.fit import Fitted, fit
 from pipelines.training.gates import Champion, Verdict, judge, latency_p99
 from pipelines.training.model_dir import ModelFiles, StagedModel
-from pipelines.training.names import strategy_names
+from pipelines.training.names import note_of_other_features, strategy_of
 from pipelines.training.network import predict, to_onnx, weights_of
-from pipelines.training.publish import champion_of, promote
+from pipelines.training.publish import promote
 from pipelines.training.split import NAMES, Split, split_by_time
 
 if TYPE_CHECKING:
@@ -47,13 +47,15 @@ def run(config: TrainConfig, progress: Progress | None = None) -> TrainReport:
         table = fold(config.samples_dir)
     except SampleLogError as error:
         raise TrainingError(str(error)) from None
-    return train_on(table, strategy_names(config), config, progress)
+    strategy = strategy_of(config)
+    return train_on(table, strategy.names, config, progress, schema_fingerprint=strategy.schema_fingerprint)
 
 
 def train_on(
-    table: pa.Table, names: Mapping[str, Type], config: TrainConfig, progress: Progress | None = None
-) -> TrainReport:
-    """`run` on samples and typed names that are at hand."""
+    table: pa.Table, names: Mapping[str, Type], config: TrainConfig, progress: Progress | None = None,
+    *, schema_fingerprint: str | None = None,
+) -> TrainReport:  # fmt: skip
+    """`run` on samples and typed names that are at hand. `schema_fingerprint`: of the features that type the names."""
     steps = _Steps(progress)
     if table.num_rows == 0:
         raise TrainingError(
@@ -67,15 +69,17 @@ def train_on(
             wanted=champion.program.reads if champion else (), since_ms=config.since_ms, until_ms=config.until_ms,
             on_row=steps.at,
         )  # fmt: skip
+    note = note_of_other_features(data.made_under, schema_fingerprint) if schema_fingerprint else None
+    notes = [note] if note else []
     if data.num_rows < config.min_rows:
-        raise TrainingError(f"{config.min_rows} usable samples are needed; {why_empty(data)}")
+        raise TrainingError(". ".join([f"{config.min_rows} usable samples are needed; {why_empty(data)}", *notes]))
     split = split_by_time(data.event_time_ms, data.order_id, config.shares)
     data.left_out["order_spans_splits"] += len(split.spanning)
     x = data.inputs(program)
     with steps.timed("fit", config.max_epochs, "epochs"):
         fitted = fit(
             x[split.train], data.label[split.train], x[split.calibration], data.label[split.calibration], config,
-            lambda epoch, loss: steps.at(epoch, f"log-loss {loss:.4f}"),
+            steps.at,
         )  # fmt: skip
     with steps.timed("evaluate", 1, "test rows"):
         metrics = _metrics(data, split, x, fitted, config)
@@ -90,10 +94,10 @@ def train_on(
             promote(config.models_dir, config.name, version, config.actor, config.reason, now_ms=config.now_ms)
     return TrainReport(
         name=config.name, version=version, path=str(staged.path), model_hash=staged.model_hash, promoted=promoted,
-        champion=champion_of(config.models_dir, config.name), rows_in=data.rows_in,
+        champion=champion_version(config.models_dir, config.name), rows_in=data.rows_in,
         rows_used=data.num_rows - len(split.spanning), left_out=_counted(data), examples=dict(data.examples),
-        splits=_splits(data, split), metrics=metrics, gate=verdict.to_dict(), epochs=fitted.epochs,
-        best_epoch=fitted.best_epoch, seconds=steps.seconds,
+        splits=_splits(data, split), metrics=metrics, gate=verdict.to_dict(), notes=notes,
+        epochs=fitted.epochs, best_epoch=fitted.best_epoch, seconds=steps.seconds,
     )  # fmt: skip
 
 
@@ -103,7 +107,7 @@ def _program(config: TrainConfig, names: Mapping[str, Type]) -> tuple[list[dict[
         entries = json.loads(path.read_bytes())
         return entries, ColumnProgram.load(entries, names, file=str(path))
     except FileNotFoundError:
-        raise TrainingError(f"{path}: no column program there; write one or give another strategy") from None
+        raise TrainingError(f"{path}: no column program there; write one, or name one with --program") from None
     except json.JSONDecodeError as error:
         raise TrainingError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except (ModelError, Mistakes) as error:
@@ -114,11 +118,11 @@ def _program(config: TrainConfig, names: Mapping[str, Type]) -> tuple[list[dict[
 
 def _champion(config: TrainConfig, names: Mapping[str, Type]) -> tuple[Model | None, str | None]:
     """The serving model, or why it cannot be compared with."""
-    version = champion_of(config.models_dir, config.name)
+    version = champion_version(config.models_dir, config.name)
     if version is None:
         return None, None
     try:
-        model = load_model(config.models_dir / config.name / "versions" / version)
+        model = load_model(version_dir(config.models_dir, config.name, version))
     except ModelError as error:
         return None, f"{version}: {error}"
     gone = [

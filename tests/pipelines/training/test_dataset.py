@@ -104,7 +104,7 @@ D = make_decision(1)
         (sample_row(D, None), "label_unknown"),
         (sample_row(D, 1, propensity_valid=None), "propensity_unknown"),
         (sample_row(D, 1, propensity_valid=False), "propensity_invalid"),
-        (sample_row(D, 1, decision=None), "decision_absent"),
+        (sample_row(D, 1, decision=b""), "decision_malformed"),
         (sample_row(D, 1, decision=b"{"), "decision_malformed"),
         (sample_row(D, 1, decision=b"\xff\xfe"), "decision_malformed"),
         (sample_row(D, 1, decision=as_bytes(D, chosen="first")), "decision_malformed"),

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.training import champion_of, history_of, list_models, promote, rollback
+from engine.model import champion_version
+from pipelines.training import history_of, list_models, promote, rollback
 from pipelines.training import publish as publish_module
 from pipelines.training.model_dir import ModelFiles, PublishError, StagedModel, read_manifest, read_weights
 
@@ -89,7 +90,7 @@ def test_one_changed_byte_is_found_and_named(models: Path, file: str) -> None:
         read_manifest(path.parent)
     with pytest.raises(PublishError, match=f"{file} was changed"):
         promote(models, NAME, "v0002", "ana", "try")
-    assert champion_of(models, NAME) is None
+    assert champion_version(models, NAME) is None
     problems = {entry.version: entry.problem for entry in list_models(models)}
     assert problems["v0001"] is None and file in str(problems["v0002"])
 
@@ -112,7 +113,7 @@ def test_missing_added_and_relabelled_files_are_found(models: Path) -> None:
 
 def test_promotion_is_recorded_once_and_repeating_it_changes_nothing(models: Path) -> None:
     first = promote(models, NAME, "v0001", "ana", "first model", now_ms=1000)
-    assert first.changed and first.before is None and champion_of(models, NAME) == "v0001"
+    assert first.changed and first.before is None and champion_version(models, NAME) == "v0001"
     assert (models / NAME / "champion").read_bytes() == b"v0001\n"
     assert not promote(models, NAME, "v0001", "ana", "first model", now_ms=2000).changed
     (line,) = (models / NAME / "history.jsonl").read_text().splitlines()
@@ -127,8 +128,9 @@ def test_rollback_walks_back_through_champions_and_never_forth(models: Path) -> 
     assert rollback(models, NAME, "bo", "worse at night").champion == "v0002"
     assert not rollback(models, NAME, "bo", "retry of the same", leave="v0003").changed
     assert rollback(models, NAME, "bo", "still worse").champion == "v0001"
-    with pytest.raises(PublishError, match="first champion"):
+    with pytest.raises(PublishError, match="first champion") as caught:
         rollback(models, NAME, "bo", "even so")
+    assert "`hailstream models promote accept VERSION --reason …` with v0002, v0003" in str(caught.value)
     promote(models, NAME, "v0003", "ana", "fixed")
     assert rollback(models, NAME, "bo", "no").champion == "v0001"
     assert [(m.move, m.from_version, m.to_version) for m in history_of(models, NAME)][-2:] == [
@@ -137,13 +139,21 @@ def test_rollback_walks_back_through_champions_and_never_forth(models: Path) -> 
     ]
 
 
+def test_rollback_from_the_only_version_says_to_train_another(tmp_path: Path) -> None:
+    publish(tmp_path)
+    promote(tmp_path, NAME, "v0001", "ana", "first")
+    with pytest.raises(PublishError, match=r"v0001 is the first champion.* the only version: train another"):
+        rollback(tmp_path, NAME, "bo", "worse")
+    assert champion_version(tmp_path, NAME) == "v0001" and len(history_of(tmp_path, NAME)) == 1
+
+
 def test_rollback_to_a_broken_version_is_refused_and_the_champion_stays(models: Path) -> None:
     promote(models, NAME, "v0001", "ana", "x")
     promote(models, NAME, "v0002", "ana", "y")
     (version_dir(models, "v0001") / "model.onnx").write_bytes(b"other")
     with pytest.raises(PublishError, match=r"model\.onnx was changed"):
         rollback(models, NAME, "bo", "z")
-    assert champion_of(models, NAME) == "v0002" and len(history_of(models, NAME)) == 2
+    assert champion_version(models, NAME) == "v0002" and len(history_of(models, NAME)) == 2
 
 
 def test_refused_model_is_promoted_only_by_force_and_history_says_so(models: Path) -> None:
@@ -185,7 +195,7 @@ def test_a_death_between_history_and_rename_is_completed_by_the_retry(
         patch.setattr(publish_module, "write_atomic", dies)
         with pytest.raises(KeyboardInterrupt):
             again()
-    assert champion_of(models, NAME) == "v0002"  # readers still see the old champion, whole
+    assert champion_version(models, NAME) == "v0002"  # readers still see the old champion, whole
     assert again() == ("v0003" if move == "promote" else "v0001")
     assert len(history_of(models, NAME)) == lines + 1
 
@@ -216,7 +226,7 @@ def test_moves_of_two_processes_exclude_each_other_and_readers_see_whole_names(m
     barrier.wait()
     seen = set()
     while any(worker.is_alive() for worker in workers):
-        seen.add(champion_of(models, NAME))
+        seen.add(champion_version(models, NAME))
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0]
@@ -224,4 +234,4 @@ def test_moves_of_two_processes_exclude_each_other_and_readers_see_whole_names(m
     history = history_of(models, NAME)
     for earlier, later in pairwise(history):
         assert later.from_version == earlier.to_version != later.to_version
-    assert champion_of(models, NAME) == history[-1].to_version
+    assert champion_version(models, NAME) == history[-1].to_version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,12 +16,13 @@ import pytest
 from engine.model import ColumnProgram, check_names, load_model
 from features.loader import load_catalogue
 from features.records import SAMPLES, Sample, encode
+from features.registry import Registry, local_registry
 from features.rows import DTYPES, FeatureBatch, to_served
 from features.spec import Catalogue
 from features.topics import Message
 from pipelines.sample_log import SampleLogWriter
 from pipelines.training import GateConfig, TrainConfig, TrainingError, train
-from pipelines.training.names import DEFINITIONS_DIR, strategy_names
+from pipelines.training.names import DEFINITIONS_DIR, STRATEGIES_DIR, strategy_of
 from pipelines.training.trainer import _program
 from tests.pipelines.training.worlds import START_MS, STRATEGY, make_decision
 
@@ -48,6 +50,11 @@ class Topic:
 @cache
 def catalogue() -> Catalogue:
     return load_catalogue(DEFINITIONS_DIR)
+
+
+@cache
+def shipped_registry() -> Registry:
+    return local_registry(catalogue())
 
 
 def served(view_name: str, rows: int, values: Mapping[str, np.ndarray], rng: np.random.Generator) -> Any:
@@ -88,7 +95,7 @@ def shipped_samples() -> list[Sample]:
         }
         decision = make_decision(
             number, at_ms=at_ms, order=f"o-{number}", chosen=chosen, features=features,
-            request={"order_id": f"o-{number}", "pickup_zone": 5, "fare_cents": 1500, "distance_m": 4000, "hour": number % 24},
+            schema_fingerprint=shipped_registry().fingerprint, request={"order_id": f"o-{number}", "pickup_zone": 5, "fare_cents": 1500, "distance_m": 4000, "hour": number % 24},
             candidates={"eta_s": eta.tolist(), "pickup_distance_m": (eta * 8).tolist(), "state": ["idle"] * 3},
         )  # fmt: skip
         p = 1 / (1 + np.exp(-(2.5 - eta[chosen] / 150 + 6 * (rate[chosen] - 0.75))))
@@ -119,7 +126,7 @@ def samples_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shipped_program_reads_only_names_that_the_shipped_strategy_has() -> None:
     config = TrainConfig(samples_dir=Path(), models_dir=Path())
-    names = strategy_names(config)
+    names = strategy_of(config).names
     _, program = _program(config, names)
     assert isinstance(program, ColumnProgram)
     roles = {name.partition(".")[0] for name in program.reads if "." in name}
@@ -131,11 +138,11 @@ def test_sample_log_on_disk_becomes_a_model_that_the_strategy_can_use(samples_di
         samples_dir=samples_dir, models_dir=tmp_path, gate=GateConfig(max_latency_ms=500.0), num_bootstrap=200
     )
     report = train(config)
-    assert report.rows_in == NUM and report.rows_used == NUM and report.left_out == {}
+    assert report.rows_in == NUM and report.rows_used == NUM and report.left_out == {} and report.notes == []
     assert report.promoted, report.gate["refused"]
     assert report.metrics["test"]["auc"]["value"] > 0.75
     model = load_model(tmp_path / "accept" / "versions" / report.version)
-    check_names(model, strategy_names(config))
+    check_names(model, strategy_of(config).names)
 
 
 def test_a_log_that_is_empty_absent_or_damaged_fails_with_what_to_do(samples_dir: Path, tmp_path: Path) -> None:
@@ -154,3 +161,63 @@ def test_a_log_that_is_empty_absent_or_damaged_fails_with_what_to_do(samples_dir
 def test_an_unknown_strategy_lists_the_known_ones(samples_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"no such strategy; .* has express_dispatch, rider_coupon"):
         train(TrainConfig(samples_dir=samples_dir, models_dir=tmp_path, strategy="expres"))
+
+
+def edited_definitions(folder: Path) -> Path:
+    """The shipped catalogue with one feature more, whose meaning is another feature's."""
+    shutil.copytree(DEFINITIONS_DIR, folder)
+    path = folder / "views" / "driver_activity.yaml"
+    text = path.read_text()
+    assert text.count("  completed_1h:") == 1
+    line = text[text.index("  completed_1h:") :].split("\n", 1)[0]
+    path.write_text(text.replace(line, line + "\n" + line.replace("completed_1h", "finished_1h")))
+    return folder
+
+
+def edited_strategy(path: Path, name: str = STRATEGY) -> Path:
+    """The shipped strategy with one request field more."""
+    text = (STRATEGIES_DIR / f"{STRATEGY}.yaml").read_text()
+    assert text.count(" fare_cents: int,") == 1 and text.count(f"strategy: {STRATEGY}\n") == 1
+    text = text.replace(" fare_cents: int,", " fare_cents: int, tip_cents: int,")
+    path.write_text(text.replace(f"strategy: {STRATEGY}\n", f"strategy: {name}\n"))
+    return path
+
+
+def test_names_come_from_the_registry_the_definitions_and_the_strategy_file_that_are_given(tmp_path: Path) -> None:
+    definitions = edited_definitions(tmp_path / "definitions")
+    file = edited_strategy(tmp_path / f"{STRATEGY}.yaml")
+    common: dict[str, Any] = {"samples_dir": tmp_path, "models_dir": tmp_path}
+    registry = local_registry(load_catalogue(definitions))
+    shipped = strategy_of(TrainConfig(**common))
+    assert shipped.schema_fingerprint == shipped_registry().fingerprint != registry.fingerprint
+    assert not {"driver.finished_1h", "tip_cents"} & shipped.names.keys()
+    for given in ({"definitions_dir": definitions}, {"registry": registry}):
+        edited = strategy_of(TrainConfig(**common, strategy_file=file, **given))
+        assert edited.names.keys() - shipped.names.keys() == {"driver.finished_1h", "tip_cents"}
+        assert edited.schema_fingerprint == registry.fingerprint
+    with pytest.raises(TrainingError, match="not both"):
+        TrainConfig(**common, registry=registry, definitions_dir=definitions)
+
+
+def test_a_strategy_file_of_another_strategy_is_refused(tmp_path: Path) -> None:
+    file = edited_strategy(tmp_path / "night.yaml", "night_dispatch")
+    with pytest.raises(
+        TrainingError, match=r"night\.yaml declares strategy 'night_dispatch', .* --strategy night_disp"
+    ):
+        strategy_of(TrainConfig(samples_dir=tmp_path, models_dir=tmp_path, strategy_file=file))
+
+
+def test_decisions_made_under_other_features_are_told_with_both_fingerprints(samples_dir: Path, tmp_path: Path) -> None:
+    definitions = edited_definitions(tmp_path / "definitions")
+    ours, theirs = local_registry(load_catalogue(definitions)).fingerprint, shipped_registry().fingerprint
+    told = rf"{NUM} of {NUM} decisions .* other features .*{ours[:12]}; {theirs[:12]} in {NUM}\)"
+    options: dict[str, Any] = {"samples_dir": samples_dir, "models_dir": tmp_path / "models", "num_bootstrap": 20}
+    (note,) = train(TrainConfig(**options, definitions_dir=definitions, max_epochs=1, promote=False)).notes
+    assert re.search(told, note), note
+    # A program that reads the new feature finds no sample that carries it: the same words say why.
+    program = tmp_path / "program.json"
+    program.write_text('[{"name": "finished", "expr": "driver.finished_1h", "fill": 0.0}]')
+    with pytest.raises(TrainingError, match=rf"{NUM} feature_not_served .*finished_1h.*{told}"):
+        train(TrainConfig(**options, definitions_dir=definitions, program=program))
+    with pytest.raises(TrainingError, match=r"unknown .*finished_1h"):
+        train(TrainConfig(**options, program=program))

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from engine.model import ModelError, load_model
+from engine.model import ModelError, champion_version, load_model
 from pipelines import training
-from pipelines.training import PublishError, TrainConfig, TrainingError, TrainReport, champion_of, list_models
+from pipelines.training import PublishError, TrainConfig, TrainingError, TrainReport, list_models
 from pipelines.training.config import EXIT_REFUSED
 from pipelines.training.dataset import build_dataset
 from pipelines.training.evaluate import auc
@@ -138,7 +138,7 @@ def test_worse_model_is_kept_but_not_promoted_and_says_why(
     _, models = first
     blind = tmp_path / "blind.json"  # sees nothing that matters much
     blind.write_text(json.dumps([{"name": "rush", "expr": "hour >= 7 && hour < 10", "fill": 0.0}]))
-    before = champion_of(models, "accept")
+    before = champion_version(models, "accept")
     report = train_on(world.table, NAMES, config(models, blind))
     assert not report.promoted and report.exit_code == EXIT_REFUSED
     assert report.champion == before != report.version
@@ -153,7 +153,7 @@ def test_a_corrupted_version_is_refused_by_the_engine(
     first: tuple[TrainReport, Path], world: World, program_file: Path, tmp_path: Path
 ) -> None:
     report = train_on(world.table, NAMES, config(tmp_path, program_file, max_epochs=1, promote=False))
-    assert champion_of(tmp_path, "accept") is None and not report.promoted
+    assert champion_version(tmp_path, "accept") is None and not report.promoted
     path = Path(report.path) / "model.onnx"
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
