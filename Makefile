@@ -20,8 +20,9 @@ check: setup      ## style and types
 test: check       ## all tests but the long ones
 	@$(PY) -m pytest -q -m "not slow and not gpu"
 
-test-long: setup  ## the long proofs too
-	@$(PY) -m pytest -q -m "not gpu" --timeout=3600
+test-long: setup  ## the long proofs: kills, Flink against the interpreter; adds a row to tests/long_results.csv
+	@mkdir -p .hailstream; $(PY) -m pytest -q -m "slow and not gpu" --timeout=3600 --junitxml=.hailstream/long.xml; \
+	code=$$?; $(PY) tests/record_long.py .hailstream/long.xml; exit $$code
 
 lock:             ## write the lock files again (needs uv on PATH or in .tools)
 	@export PATH="$$PATH:$$PWD/.tools/bin"; compile="uv pip compile -q pyproject.toml --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-header"; \

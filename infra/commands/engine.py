@@ -25,8 +25,8 @@ from infra.local.home import home
 
 app = typer.Typer(no_args_is_help=True, help="Strategies: check files, list what an engine serves.")
 PORT = 8500
-Strategies = Annotated[Path | None, typer.Option(help="Folder of strategy files [default: the shipped ones]")]
-Models = Annotated[Path | None, typer.Option(help="Folder of models [default: <home>/models]")]
+Strategies = Annotated[Path | None, typer.Option(help="Folder of strategy files (default: the shipped ones)")]
+Models = Annotated[Path | None, typer.Option(help="Folder of models (default: <home>/models)")]
 
 
 def models_dir(given: Path | None) -> Path:
@@ -68,7 +68,7 @@ def serve(
 
 @app.command()
 def check(
-    folder: Annotated[Path | None, typer.Argument(help="Folder of strategy files. [default: the shipped ones]")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Folder of strategy files. (default: the shipped ones)")] = None,
     definitions: Annotated[
         Path | None, typer.Option(help="Check against this folder of feature definitions, instead of what is applied.")
     ] = None,

@@ -78,7 +78,7 @@ def apply(
     folder: Folder = SHIPPED,
     reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
     actor: Annotated[
-        str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who; kept in the history. [default: the user]")
+        str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who; kept in the history. (default: the user)")
     ] = None,
     feast: Annotated[
         bool, typer.Option(help="Write Feast's registry as well; importing Feast takes some seconds.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from features.spec import PROJECT
 from infra.commands.output import (
     FlinkRest,
     Json,
@@ -44,15 +46,32 @@ Kind = Annotated[
 @app.command()
 def submit(
     kind: Kind,
-    parallelism: Annotated[int, typer.Option(min=1, help="How many subtasks each step has.")] = 1,
+    parallelism: Annotated[
+        int,
+        typer.Option(min=1, help="How many subtasks each step has; features: 1, for a group has one heartbeat."),
+    ] = 1,
+    labels: Annotated[
+        Path | None, typer.Option(help="samples: folder of label files (default: the shipped ones).")
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Stop the job of this kind that runs with an older catalogue or other labels (with a savepoint) and take its place.",
+        ),
+    ] = False,
     from_savepoint: Annotated[str | None, typer.Option(help="Resume from this savepoint of the same job.")] = None,
     kafka: Kafka = None,
     redis: RedisUrl = None,
     flink: FlinkRest = None,
     json: Json = False,
 ) -> None:
-    """Submit a job and wait until its tasks run. One that runs already is left alone."""
-    from pipelines.jobs.submit import AlreadyRunning, list_jobs, wait_running
+    """Submit a job and wait until its tasks run. The same job that runs already is left alone; another of its kind is refused.
+
+    A job feeds what was applied when it was submitted. After `hailstream features apply` of new views: submit with --replace.
+    """
+    from pipelines.jobs.running import running_jobs
+    from pipelines.jobs.submit import AlreadyRunning, JobError, wait_running
     from pipelines.jobs.submit import submit as submit_job
 
     with plain_errors():
@@ -60,6 +79,12 @@ def submit(
         args = ["--kafka", kafka_or_local(kafka), "--parallelism", str(parallelism)]
         if kind is JobKind.features:
             args += ["--redis", redis_or_local(redis)]
+            if labels is not None:
+                raise JobError("--labels is the sample job's: `hailstream jobs submit samples --labels FOLDER`")
+        elif labels is not None:
+            args += ["--labels", str(labels.resolve())]
+        if replace:
+            args += ["--replace", _savepoints()]
         if from_savepoint:
             args += ["--from-savepoint", from_savepoint]
         try:
@@ -67,7 +92,10 @@ def submit(
             job = wait_running(rest, job_id, RUNNING_S)
         except AlreadyRunning as refused:
             err.print(str(refused), style="yellow", markup=False)
-            job = next(job for job in list_jobs(rest) if not job.ended and job.name.startswith(f"hailstream-{kind}"))
+            found = running_jobs(rest, PROJECT, kind)
+            if not found:
+                raise JobError("it has ended meanwhile: submit it again") from None
+            job = found[0]
     if json:
         print_json({"job_id": job.job_id, "name": job.name, "state": job.state})
     else:
@@ -108,17 +136,22 @@ def stop(
     json: Json = False,
 ) -> None:
     """Stop a job, with a savepoint to start again from."""
+    from pipelines.jobs.running import running_jobs
     from pipelines.jobs.submit import JobError, list_jobs, stop_job
 
     with plain_errors():
         rest = flink_or_local(flink)
-        names = {job, f"hailstream-{job}"}
-        running = [j for j in list_jobs(rest) if not j.ended]
-        found = [j for j in running if j.job_id == job or j.name in names or j.name.startswith(f"hailstream-{job}-")]
-        if len(found) != 1:
-            known = ", ".join(j.name for j in running) or "none"
-            raise JobError(f"{len(found)} running jobs are called {job!r}; running: {known}")
-        target = str(Stack().flink_folder / "savepoints") if savepoint else None
+        if job in list(JobKind):
+            found = running_jobs(rest, PROJECT, job)
+        else:
+            found = [j for j in list_jobs(rest) if not j.ended and job in (j.job_id, j.name)]
+        if len(found) > 1:
+            each = ", ".join(f"{j.job_id} ({j.name})" for j in found)
+            raise JobError(f"{len(found)} running jobs are called {job!r}: stop one by its id: {each}")
+        if not found:
+            known = ", ".join(j.name for j in list_jobs(rest) if not j.ended) or "none"
+            raise JobError(f"no running job is called {job!r}; running: {known}")
+        target = _savepoints() if savepoint else None
         path = stop_job(rest, found[0].job_id, target)
     if json:
         print_json({"job_id": found[0].job_id, "name": found[0].name, "savepoint": path})
@@ -140,8 +173,13 @@ def render(
             raise JobError("the samples job is a keyed process function, not SQL: read pipelines/joiner.py")
         from features.registry import load_registry
         from pipelines.jobs.features import render as render_job
-        from pipelines.sql import JobOptions
+        from pipelines.jobs.options import JobOptions
 
         registry = load_registry(redis_or_local(redis))
         text = render_job(registry.catalogue, registry.generations(), JobOptions(kafka=kafka_or_local(kafka)))
     typer.echo(text, nl=False)
+
+
+def _savepoints() -> str:
+    """Where the local cluster puts savepoints. A cluster elsewhere must see the same folder."""
+    return str(Stack().flink_folder / "savepoints")

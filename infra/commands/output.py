@@ -23,14 +23,14 @@ ROOMS = {"features", "kernels", "engine", "pipelines", "infra"}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table for a person.")]
 Kafka = Annotated[
-    str | None, typer.Option(envvar="HAILSTREAM_KAFKA", help="Kafka's host:port [default: the local stack's]")
+    str | None, typer.Option(envvar="HAILSTREAM_KAFKA", help="Kafka's host:port (default: the local stack's)")
 ]
 RedisUrl = Annotated[
-    str | None, typer.Option("--redis", envvar="HAILSTREAM_REDIS", help="Redis URL [default: the local stack's]")
+    str | None, typer.Option("--redis", envvar="HAILSTREAM_REDIS", help="Redis URL (default: the local stack's)")
 ]
 FlinkRest = Annotated[
     str | None,
-    typer.Option("--flink", envvar="HAILSTREAM_FLINK", help="URL of Flink's REST [default: the local stack's]"),
+    typer.Option("--flink", envvar="HAILSTREAM_FLINK", help="URL of Flink's REST (default: the local stack's)"),
 ]
 Actor = Annotated[
     str,

@@ -11,7 +11,7 @@ from infra.commands.output import Json, Kafka, kafka_or_local, out, plain_errors
 from infra.local.home import home
 
 app = typer.Typer(no_args_is_help=True, help="The sample log: topic to Parquet, and what it holds.")
-Folder = Annotated[Path | None, typer.Option("--out", help="The sample log [default: <home>/samples]")]
+Folder = Annotated[Path | None, typer.Option("--out", help="The sample log (default: <home>/samples)")]
 
 
 @app.command()

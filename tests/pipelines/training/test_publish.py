@@ -212,7 +212,7 @@ def test_a_half_written_history_line_is_dropped_and_later_lines_stay_readable(mo
 
 
 def _promote_both(models: Path, barrier: Any) -> None:
-    barrier.wait()
+    barrier.wait(timeout=60)
     for i in range(20):
         promote(models, NAME, f"v000{1 + (i + os.getpid()) % 2}", "p", "race")
 
@@ -223,7 +223,7 @@ def test_moves_of_two_processes_exclude_each_other_and_readers_see_whole_names(m
     workers = [context.Process(target=_promote_both, args=(models, barrier)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    barrier.wait()
+    barrier.wait(timeout=60)
     seen = set()
     while any(worker.is_alive() for worker in workers):
         seen.add(champion_version(models, NAME))
