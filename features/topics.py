@@ -86,10 +86,19 @@ class Producer:
     """Sends messages in order per key, each exactly once while the process lives (idempotent producer, acks=all).
 
     `linger_ms` trades latency for batches. A failed delivery is counted in `failed` and raised by `flush`, unless the
-    caller passed `on_delivery(error_text | None)` for that message and deals with it.
+    caller passed `on_delivery(error_text | None)` for that message and deals with it. `max_message_bytes` is of a message
+    before `compression` ("none", "lz4", "zstd", …); the topic's own limit is of what is sent.
     """
 
-    def __init__(self, bootstrap: str, *, linger_ms: int = 5, timeout_ms: int = 120_000) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        linger_ms: int = 5,
+        timeout_ms: int = 120_000,
+        compression: str = "none",
+        max_message_bytes: int = 1_000_000,
+    ) -> None:
         from confluent_kafka import Producer as ConfluentProducer
 
         self.bootstrap = bootstrap
@@ -102,6 +111,8 @@ class Producer:
                 "linger.ms": linger_ms,
                 "delivery.timeout.ms": timeout_ms,
                 "queue.buffering.max.messages": 500_000,
+                "compression.type": compression,
+                "message.max.bytes": max_message_bytes,
                 "partitioner": "murmur2_random",  # the Java client's: any producer puts a key where the others do
                 "log_level": 3,
             }

@@ -9,17 +9,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from features.records import DeadLetter, LedgerEntry, LedgerReason, RecordError, decode, encode
+
+MAX_MESSAGE_BYTES: Final = 2 << 20  # as the dead letters' topic takes (features/topics.py), before compression
+# A message that compresses well may be far larger than the broker's limit. Its dead letter must not be: a message that
+# the topic refuses would stop the job for ever. Base64 makes 4 bytes of 3; the rest of the 2 MiB is for the other fields.
+MAX_RAW_BYTES: Final = 1_400 << 10
+MAX_TEXT: Final = 1_000  # characters of a reason, a path or a key: all of them may quote the record
 
 Place = tuple[str, int, int]  # topic, partition, offset
 Unused = TypeVar("Unused", DeadLetter, LedgerEntry)
 
 
 def dead_letter(topic: str, partition: int, offset: int, error: RecordError, raw: bytes) -> DeadLetter:
-    """A record that could not be read, kept whole."""
-    return DeadLetter(topic=topic, partition=partition, offset=offset, reason=error.reason, path=error.path, raw=raw)
+    """A record that could not be read, kept whole up to MAX_RAW_BYTES; `reason` says how many bytes there were beyond."""
+    reason = short(error.reason)
+    if len(raw) > MAX_RAW_BYTES:
+        reason += f" (the first {MAX_RAW_BYTES:,} of {len(raw):,} bytes are kept)"
+    return DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        reason=reason,
+        path=short(error.path),
+        raw=raw[:MAX_RAW_BYTES],
+    )
 
 
 def dead_letter_bytes(topic: str, partition: int, offset: int, reason: str, path: str, raw: bytes | None) -> bytes:
@@ -47,12 +63,17 @@ def ledger_bytes(
         partition=partition,
         offset=offset,
         reason=reason,
-        key="" if key is None else key.decode(errors="replace"),
+        key="" if key is None else short(key[: 4 * MAX_TEXT].decode(errors="replace")),
         event_id=event_id,
         lateness_ms=lateness_ms,
         effect=effect,
     )
     return encode(entry)
+
+
+def short(text: str) -> str:
+    """At most MAX_TEXT characters, the end said to be missing."""
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def fold(values: Iterable[bytes], record: type[Unused]) -> dict[Place, Unused]:

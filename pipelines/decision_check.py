@@ -12,6 +12,10 @@ from features.records import Decision, RecordError, decode
 
 # The engine writes float64 that it normalised itself; K = 1,000 terms round to about 1e-13.
 PROPENSITY_TOLERANCE: Final = 1e-6
+# A Sample's version 1 carries these bytes, and the broker takes 1 MiB: a message that it refuses would stop the job for
+# ever. 1,000 candidates x 50 features have 390 kB; our own producer sends no message above this limit.
+MAX_BYTES: Final = 1_000_000
+MAX_ID: Final = 200  # as in every other record (features/records.py::Id)
 _PER_CANDIDATE: Final = ("scores", "propensities", "survivors", "reasons", "fired", "unknown")
 
 
@@ -20,10 +24,13 @@ def read_decision(raw: bytes) -> Decision:
 
     Raises: RecordError with the reason and the field path.
     """
+    if len(raw) > MAX_BYTES:
+        raise RecordError(f"{len(raw):,} bytes are more than a sample carries ({MAX_BYTES:,})")
     decision = decode(raw, Decision)
     for name in ("decision_id", "order_id", "strategy"):
-        if not getattr(decision, name):
-            raise RecordError("must not be empty", f"$.{name}")
+        length = len(getattr(decision, name))
+        if not 0 < length <= MAX_ID:
+            raise RecordError("must not be empty" if length == 0 else f"longer than {MAX_ID} characters", f"$.{name}")
     num_candidates = len(decision.candidate_ids)
     if num_candidates == 0:
         raise RecordError("no candidates: there was nothing to decide", "$.candidate_ids")

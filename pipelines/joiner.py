@@ -15,7 +15,7 @@ record that arrives behind it is still joined, until the retention has passed an
 
 Fates. A decision: malformed (dead letter), duplicate (ledger) or exactly one Sample. A trip event: malformed or a duplicate (both
 reported by the feature job, which reads the same topic, and only counted here), no outcome of any label (counted), joined, or
-unmatched (ledger) when no decision took it within the retention.
+unmatched (ledger): no decision took it within the retention, or its message's key is another order than the event's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from features.records import (
     TripEvent,
     decode,
 )
+from pipelines.dead_letter import dead_letter, short
 from pipelines.decision_check import read_decision
 from pipelines.labels.spec import LabelSet
 from pipelines.labels.verdict import Held, Outcome, View, due_times, first_view, view_of
@@ -89,11 +90,7 @@ class Joiner:
             decision = self._read(raw, key, state)
         except RecordError as error:
             self.counts["decision_malformed"] += 1
-            return [
-                DeadLetter(
-                    topic=DECISIONS, partition=partition, offset=offset, reason=error.reason, path=error.path, raw=raw
-                )
-            ]
+            return [dead_letter(DECISIONS, partition, offset, error, raw)]
         if any(held.decision_id == decision.decision_id for held in state.decisions):
             self.counts["decision_duplicate"] += 1
             return [_duplicate(decision, partition, offset)]
@@ -117,12 +114,19 @@ class Joiner:
         return event.event_type in _ALWAYS_OUTCOMES or self.labels.bits(event) != 0
 
     def on_event(
-        self, state: OrderState, event: TripEvent, *, partition: int, offset: int, now_ms: int
+        self, state: OrderState, event: TripEvent, *, partition: int, offset: int, now_ms: int, key: str | None = None
     ) -> list[Output]:
-        """A well-formed message of `trip_events`."""
+        """A well-formed message of `trip_events`. With `key` (the message's key) an outcome must be about that order.
+
+        The key chose the state: under another order's, it would label that order's decisions.
+        """
         if not self.is_outcome(event):
             self.counts["event_no_outcome"] += 1
             return []
+        if key is not None and key != event.order_id:
+            self.counts["event_unmatched"] += 1
+            outcome = self._outcome(event, partition, offset)
+            return [_unmatched(outcome, event.order_id, f"; the message's key '{short(key)}' is another order")]
         for known in state.outcomes:
             if known.event_id == event.event_id:
                 self.counts["event_duplicate"] += 1
@@ -130,17 +134,7 @@ class Joiner:
                     return []
                 known.ingest_time_ms = event.ingest_time_ms  # the earlier copy came later: it was known by then
                 return self._settle(state, event.order_id, now_ms)
-        outcome = Outcome(
-            event_id=event.event_id,
-            event_type=event.event_type,
-            decision_id=event.decision_id,
-            driver_id=event.driver_id,
-            event_time_ms=event.event_time_ms,
-            ingest_time_ms=event.ingest_time_ms,
-            bits=self.labels.bits(event),
-            partition=partition,
-            offset=offset,
-        )
+        outcome = self._outcome(event, partition, offset)
         if len(state.outcomes) >= MAX_OUTCOMES:
             self.counts["event_unmatched"] += 1
             return [_unmatched(outcome, event.order_id, f"; the order holds {MAX_OUTCOMES} outcomes already")]
@@ -163,15 +157,32 @@ class Joiner:
         due += [self._forget_ms(outcome) for outcome in state.outcomes if self._forget_ms(outcome) > now_ms]
         return min(due, default=None)
 
+    def _outcome(self, event: TripEvent, partition: int, offset: int) -> Outcome:
+        return Outcome(
+            event_id=event.event_id,
+            event_type=event.event_type,
+            decision_id=event.decision_id,
+            driver_id=event.driver_id,
+            event_time_ms=event.event_time_ms,
+            ingest_time_ms=event.ingest_time_ms,
+            bits=self.labels.bits(event),
+            partition=partition,
+            offset=offset,
+        )
+
     def _read(self, raw: bytes, key: str | None, state: OrderState) -> Decision:
         decision = read_decision(raw)
         if decision.strategy not in self.labels.strategies:
             known = ", ".join(self.labels.strategies)
             raise RecordError(
-                f"no labels are declared for strategy '{decision.strategy}' (declared: {known})", "$.strategy"
+                f"no labels are declared for strategy '{decision.strategy}' (declared: {known}): add "
+                f"pipelines/labels/{decision.strategy}.yaml and submit the sample job with --labels FOLDER",
+                "$.strategy",
             )
         if key is not None and key != decision.order_id:
-            raise RecordError(f"the message's key '{key}' is another order than '{decision.order_id}'", "$.order_id")
+            raise RecordError(
+                f"the message's key '{short(key)}' is another order than '{decision.order_id}'", "$.order_id"
+            )
         if len(state.decisions) >= MAX_DECISIONS:
             raise RecordError(f"order '{decision.order_id}' has {MAX_DECISIONS} decisions already", "$.order_id")
         return decision
@@ -251,16 +262,17 @@ class SampleJoiner:
         self._schedule(key, state)
         return out
 
-    def add_event(self, raw: bytes, *, partition: int = 0, offset: int = 0) -> list[Output]:
-        """A message of `trip_events`. A malformed one is counted only: the feature job reports it."""
+    def add_event(self, raw: bytes, *, partition: int = 0, offset: int = 0, key: str | None = None) -> list[Output]:
+        """A message of `trip_events`, its key its order's id (None: taken as such). A malformed one is counted only."""
         try:
             event = decode(raw, TripEvent)
         except RecordError:
             self.counts["event_malformed"] += 1
             return []
-        state = self.orders.setdefault(event.order_id, OrderState())
-        out = self.joiner.on_event(state, event, partition=partition, offset=offset, now_ms=self.now_ms)
-        self._schedule(event.order_id, state)
+        key = event.order_id if key is None else key
+        state = self.orders.setdefault(key, OrderState())
+        out = self.joiner.on_event(state, event, partition=partition, offset=offset, now_ms=self.now_ms, key=key)
+        self._schedule(key, state)
         return out
 
     def advance(self, now_ms: int) -> list[Output]:

@@ -24,7 +24,8 @@ from features.redis_store import TileWriter
 from features.spec import PROJECT, LastGroup, TileGroup
 from features.store import StoreError
 from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
-from pipelines.sql import BATCH_ROWS, DecodeFunction, WriteFunction
+from pipelines.jobs.options import BATCH_ROWS
+from pipelines.sql import DecodeFunction, WriteFunction
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 2.0

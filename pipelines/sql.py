@@ -24,38 +24,11 @@ from features.expr import Program, to_sql
 from features.records import DEAD_LETTERS, LEDGER, RECORD_OF_TOPIC
 from features.spec import PROJECT, Catalogue, LastField, LastGroup, Partial, Source, TileGroup
 from features.window import sql_tile
+from pipelines.dead_letter import MAX_MESSAGE_BYTES
+from pipelines.jobs.options import JobOptions, feature_settings
 
 SQL_TYPES: Final = {"int": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "STRING"}
-BATCH_ROWS: Final = 10_000  # rows of a Python bundle and of an Arrow batch: they must be equal (infra/DESIGN.md §4)
-MAX_DEAD_LETTER_BYTES: Final = (
-    2 << 20
-)  # as the topic takes (features/topics.py): one too large would stop the job for ever
 KAFKA_COLUMNS: Final = ("kafka_partition", "kafka_offset", "kafka_appended", "kafka_key")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Where the feature job runs and what it may cost."""
-
-    kafka: str  # bootstrap servers
-    project: str = PROJECT  # the registry's project; it begins the job's name and its transactions
-    parallelism: int = 1
-    max_outage_ms: int = 24 * 3600 * 1000  # how long the job may be down and still correct the tiles it had open
-    mini_batch_ms: int = 100  # aggregates are sent on this often: freshness against rate
-    mini_batch_rows: int = 20_000  # … or after this many rows
-    bundle_ms: int = 50  # a Python step answers at least this often
-    buffer_ms: int = 20  # a record waits at most this long for its network buffer to fill
-    checkpoint_ms: int = 2_000
-    checkpoint_dir: str | None = None  # a URI; None: the cluster's execution.checkpointing.dir
-    state_backend: str = "hashmap"  # "rocksdb" where the keys of a day do not fit into memory
-    transaction_timeout_ms: int = 900_000  # above checkpoint + restart, and a broker's default limit
-
-    def __post_init__(self) -> None:
-        for name in ("parallelism", "mini_batch_ms", "mini_batch_rows", "bundle_ms", "checkpoint_ms", "max_outage_ms"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.state_backend not in ("hashmap", "rocksdb"):
-            raise ValueError(f"state_backend must be hashmap or rocksdb, got {self.state_backend!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +99,7 @@ def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], opt
     horizons = [s.dedup.horizon_ms for s in catalogue.sources.values() if s.dedup and catalogue.groups_of(s.name)]
     return FeatureJobSql(
         name=name,
-        settings=_settings(name, max(horizons, default=0), options),
+        settings=feature_settings(name, max(horizons, default=0), options),
         decoders=tuple(text.decoders),
         writers=tuple(text.writers),
         tables=tuple(text.tables),
@@ -136,7 +109,10 @@ def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], opt
 
 
 def job_name(generations: Mapping[str, int], project: str = PROJECT) -> str:
-    """`hailstream-features-g<generation>`: the newest generation that the job writes."""
+    """`hailstream-features-g<generation>`: the newest generation that the job writes.
+
+    A name for people. Which groups it feeds is in the job's parameters (`pipelines/jobs/running.py`).
+    """
     return f"{project}-features-g{max(generations.values())}"
 
 
@@ -147,42 +123,6 @@ class _Text:
     tables: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
     inserts: list[str] = field(default_factory=list)
-
-
-def _settings(name: str, dedup_horizon_ms: int, options: JobOptions) -> dict[str, str]:
-    """Each one is paid for; why is said where it is not plain."""
-    settings = {
-        "pipeline.name": name,
-        "parallelism.default": str(options.parallelism),
-        "table.local-time-zone": "UTC",  # 2.2 loses rows in zones without daylight saving
-        # A decoded record feeds several branches: without this each branch decodes it again.
-        "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
-        "table.exec.mini-batch.enabled": "true",
-        "table.exec.mini-batch.allow-latency": f"{options.mini_batch_ms} ms",
-        "table.exec.mini-batch.size": str(options.mini_batch_rows),
-        # Of the duplicate counts only: groups say their own in a hint. The longest horizon of all sources.
-        "table.exec.state.ttl": f"{dedup_horizon_ms} ms",
-        "python.execution-mode": "process",  # vectorised functions run in no other
-        "python.fn-execution.bundle.size": str(BATCH_ROWS),
-        "python.fn-execution.arrow.batch.size": str(BATCH_ROWS),
-        "python.fn-execution.bundle.time": str(options.bundle_ms),
-        "pipeline.object-reuse": "true",
-        "execution.buffer-timeout.interval": f"{options.buffer_ms} ms",
-        "execution.checkpointing.interval": f"{options.checkpoint_ms} ms",
-        "execution.checkpointing.mode": "EXACTLY_ONCE",
-        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        # While Redis is down the sink waits inside a bundle, and no checkpoint can pass it: that must not fail the job.
-        "execution.checkpointing.timeout": "10 min",
-        "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
-        "state.backend.type": options.state_backend,
-        "state.backend.incremental": "true" if options.state_backend == "rocksdb" else "false",
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "2147483647",
-        "restart-strategy.fixed-delay.delay": "1 s",
-    }
-    if options.checkpoint_dir is not None:  # above 5 MB of state a checkpoint without a directory fails, in silence
-        settings["execution.checkpointing.dir"] = options.checkpoint_dir
-    return settings
 
 
 def _add_source(
@@ -271,7 +211,7 @@ def _kafka_sink(topic: str, name: str, options: JobOptions) -> str:
   'topic' = '{topic}',
   'properties.bootstrap.servers' = '{options.kafka}',
   'properties.transaction.timeout.ms' = '{options.transaction_timeout_ms}',
-  'properties.max.request.size' = '{MAX_DEAD_LETTER_BYTES}',
+  'properties.max.request.size' = '{MAX_MESSAGE_BYTES}',
   'properties.compression.type' = 'lz4',
   'format' = 'raw',
   'sink.delivery-guarantee' = 'exactly-once',

@@ -26,6 +26,7 @@ from features.records import (
     decode,
     encode,
 )
+from pipelines.jobs.clock import CLOCK
 from pipelines.joiner import Joiner, OrderState, Output, decode_state, encode_state
 from pipelines.labels.spec import LabelSet
 
@@ -54,20 +55,21 @@ class JoinSamples(KeyedProcessFunction):
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
         topic, order_key, message, partition, offset = value
-        raw = bytes(message) if message is not None else b""
+        if topic == CLOCK:  # it has moved the clock by being read
+            self._count("clock_message")
+            return
+        raw, key = bytes(message) if message is not None else b"", order_key or ""
         timers = ctx.timer_service()
         now_ms = timers.current_watermark()
         if topic == DECISIONS:
             state = self._load()
-            out = self._joiner.on_decision(
-                state, raw, partition=partition, offset=offset, now_ms=now_ms, key=order_key or ""
-            )
+            out = self._joiner.on_decision(state, raw, partition=partition, offset=offset, now_ms=now_ms, key=key)
         else:
             event = self._outcome(raw)
             if event is None:
                 return
             state = self._load()
-            out = self._joiner.on_event(state, event, partition=partition, offset=offset, now_ms=now_ms)
+            out = self._joiner.on_event(state, event, partition=partition, offset=offset, now_ms=now_ms, key=key)
         self._save(state, timers, now_ms)
         yield from map(_row, out)
 

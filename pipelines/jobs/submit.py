@@ -137,16 +137,6 @@ def list_jobs(rest: str) -> list[Job]:
     return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
 
 
-def refuse_second(rest: str, name: str) -> None:
-    """Raises: AlreadyRunning when a job of that name has not ended: two would write the same keys and the same ledger."""
-    for row in call(rest, "GET", "/jobs/overview")["jobs"]:
-        if row["name"] == name and row["state"] not in ENDED:
-            raise AlreadyRunning(
-                f"{name} is already {row['state']} as {row['jid']}: nothing was submitted. "
-                f"Stop it first (`hailstream jobs stop {name}`) to submit it again."
-            )
-
-
 def wait_running(rest: str, job_id: str, deadline_s: float) -> Job:
     """Wait until every task of the job runs.
 
@@ -182,7 +172,8 @@ def stop_job(rest: str, job_id: str, savepoint_dir: str | None = None, *, deadli
         call(rest, "PATCH", f"/jobs/{job_id}?mode=cancel")
         _wait_ended(rest, job_id, deadline_s)
         return None
-    target = savepoint_dir if "://" in savepoint_dir else Path(savepoint_dir).resolve().as_uri()
+    # Not `as_uri`: Flink takes `%20` for three characters of the folder's name.
+    target = savepoint_dir if "://" in savepoint_dir else f"file://{Path(savepoint_dir).resolve()}"
     trigger = call(rest, "POST", f"/jobs/{job_id}/stop", {"targetDirectory": target, "drain": False})["request-id"]
     end = time.monotonic() + deadline_s
     while True:
@@ -208,9 +199,13 @@ def root_cause(rest: str, job_id: str) -> str | None:
 
 
 def num_restarts(rest: str, job_id: str) -> int:
-    """How often the job was restarted after a failure: a job that fails for ever still says RUNNING now and then."""
-    rows = call(rest, "GET", f"/jobs/{job_id}/metrics?get=numRestarts")
-    return int(float(rows[0]["value"])) if rows else 0
+    """How often the job failed and was restarted: a job that fails for ever still says RUNNING now and then.
+
+    Counted in the failures that the cluster recorded, which are there at once (the metric of this name lags behind). It keeps the
+    last 16 of a job (`web.exception-history-size`): a 16 means "16 or more".
+    """
+    history = call(rest, "GET", f"/jobs/{job_id}/exceptions?maxExceptions=1000").get("exceptionHistory", {})
+    return len(history.get("entries", []))
 
 
 def call(rest: str, method: str, path: str, body: Any = None) -> Any:

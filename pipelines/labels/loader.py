@@ -17,6 +17,7 @@ from pipelines.labels.spec import Condition, JoinedBy, LabelSet, LabelSpec, Stra
 
 SHIPPED: Final = Path(__file__).parent
 BITS_PER_LABEL: Final = 3
+MAX_LABELS: Final = 63 // BITS_PER_LABEL  # of all strategies together: an outcome's answers are kept in one int64
 DEFAULT_RETENTION: Final = "6h"
 
 # What a condition may name: the fields of one TripEvent (features/records.py) and their types.
@@ -107,6 +108,13 @@ def _strategy(node: Node, found: _Mistakes, *, first_label: int) -> StrategyLabe
         return None
     labels = []
     for rank, (key, value) in enumerate(labels_node.items(), start=first_label):
+        if rank == MAX_LABELS:
+            found.note(
+                key,
+                "too-many",
+                f"label '{key.text}' is one too many: there is room for {MAX_LABELS} labels in all files together",
+                "leave some out, or give the other strategies a folder and a sample job of their own",
+            )
         label = _label(key, value, found, bit=rank * BITS_PER_LABEL)
         if label is None:
             continue

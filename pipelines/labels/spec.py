@@ -87,12 +87,13 @@ class Bits:
 
 
 class LabelSet:
-    """The labels of all strategies. `fingerprint` changes when the meaning of kept state would."""
+    """The labels of all strategies. `fingerprint` changes when the meaning of kept state would; `fingerprints` are each one's."""
 
     def __init__(self, strategies: tuple[StrategyLabels, ...]) -> None:
         self.strategies: dict[str, StrategyLabels] = {s.strategy: s for s in strategies}
         self.max_retention_ms = max((s.retention_ms for s in strategies), default=0)
         self.fingerprint = _fingerprint(strategies)
+        self.fingerprints = {s.strategy: _fingerprint((s,)) for s in strategies}
 
     def bits(self, event: TripEvent) -> int:
         """What this event says, whichever decision it turns out to belong to. 0: it is nobody's outcome."""

@@ -7,8 +7,11 @@ topics ─► job ─┬─► dead letters + ledger     every (topic, partition
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,11 +19,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from features.expr import Program, interpret
+from features.expr import Program, SourceText, compile_expr, interpret
 from features.loader import SHIPPED
 from features.read_plan import compile_read_plan
 from features.records import (
@@ -39,8 +43,10 @@ from features.redis_store import FeatureReader, GroupStats, group_stats
 from features.registry import Registry, apply_catalogue
 from features.topics import Producer, read_all
 from infra.local.flink import flink_env, prepare_flink
+from infra.local.process import marked
 from infra.local.stack import Stack, free_ports
-from pipelines.dead_letter import Place, count_reasons, fold
+from pipelines.dead_letter import MAX_RAW_BYTES, Place, count_reasons, fold
+from pipelines.jobs.running import running_jobs
 from pipelines.jobs.submit import (
     AlreadyRunning,
     JobError,
@@ -52,6 +58,7 @@ from pipelines.jobs.submit import (
     wait_running,
 )
 from tests import generate, naive
+from tests.pipelines.expressions import EXPRESSIONS, names_of, rows_of
 
 MODULE = "pipelines.jobs.features"
 SEED = 20_260
@@ -68,15 +75,19 @@ def flink_client(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def plan(flink_client: dict[str, str]) -> str:
-    """What Flink makes of the shipped catalogue."""
-    return run_module(flink_client, "--explain", "--definitions", str(SHIPPED)).stdout
-
-
-def run_module(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", MODULE, *args], env=env, capture_output=True, text=True, timeout=120)
+def session(flink_client: dict[str, str]) -> dict[str, Any]:
+    """What one Flink session says: `plan`, `other_zone`, `answers`."""
+    command = [sys.executable, "-m", "tests.pipelines.flink_session"]
+    done = subprocess.run(command, env=flink_client, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    return done
+    print(done.stderr)
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def plan(session: dict[str, Any]) -> str:
+    """What Flink makes of the shipped catalogue."""
+    return str(session["plan"])
 
 
 def test_every_record_is_decoded_once(plan: str) -> None:
@@ -107,15 +118,22 @@ def test_state_of_groups_has_a_ttl_of_its_own(plan: str) -> None:
     assert all("stateTtlHints=" in line for line in aggregates)
 
 
-def test_session_in_another_zone_is_refused(flink_client: dict[str, str]) -> None:
-    script = (
-        "from pipelines.jobs.features import assert_utc, table_environment\n"
-        "assert_utc(table_environment({'table.local-time-zone': 'UTC'}))\n"
-        "assert_utc(table_environment({'table.local-time-zone': 'Asia/Shanghai'}))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], env=flink_client, capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "JobError: the Flink session is in zone Asia/Shanghai: set table.local-time-zone to UTC" in done.stderr
+def test_session_in_another_zone_is_refused(session: dict[str, Any]) -> None:
+    assert session["other_zone"] == "the Flink session is in zone Asia/Shanghai: set table.local-time-zone to UTC"
+
+
+@pytest.mark.parametrize("kind", EXPRESSIONS)
+def test_flinks_own_values_of_expressions_are_the_interpreters(session: dict[str, Any], kind: str) -> None:
+    """A fixed few, quick; every operation and random texts are in tests/features/expr/test_sql_flink.py."""
+    rows = rows_of(kind)
+    assert len(session["answers"][kind]) == len(rows)
+    for number, text in enumerate(EXPRESSIONS[kind]):
+        program = compile_expr(SourceText(text), names_of(kind))
+        for row, answers in zip(rows, session["answers"][kind], strict=True):
+            got, expected = answers[number], interpret(program, row)
+            same = got == expected and type(got) is type(expected)
+            both_nan = isinstance(got, float) and isinstance(expected, float) and got != got and expected != expected
+            assert same or both_nan, f"{text} of {row}: Flink {got!r}, rows {expected!r}"
 
 
 def test_missing_cluster_and_missing_apply_are_named(redis_url: str, flink_client: dict[str, str]) -> None:
@@ -195,6 +213,9 @@ def send_events(kafka: str, seed: int) -> None:
         producer.send(DRIVER_EVENTS, event["driver_id"], damaged(rng, event))
     producer.send(TRIP_EVENTS, "large", rng.randbytes(990_000))  # its dead letter is above the usual limit of 1 MiB
     producer.flush()
+    packed = Producer(kafka, compression="lz4", max_message_bytes=8 << 20)
+    packed.send(TRIP_EVENTS, "packed", b"a" * (3 << 20))  # 12 kB on its topic; whole, its dead letter has 4 MiB
+    packed.flush()
 
 
 def damaged(rng: random.Random, event: dict[str, Any]) -> bytes:
@@ -263,7 +284,10 @@ def test_every_record_meets_one_fate_and_features_equal_brute_force(run: Run) ->
     (job,) = (job for job in list_jobs(run.stack.flink_rest) if job.job_id == run.job_id)
     assert (job.name, job.state) == (f"{run.registry.project}-features-g1", "RUNNING")
     assert re.fullmatch("[0-9a-f]{16}", job.parameters["hailstream.fingerprint"])
-    with pytest.raises(AlreadyRunning, match=f"{run.registry.project}-features-g1 is already RUNNING as {run.job_id}"):
+    runs_already = (
+        rf"{run.registry.project}-features-g1 \(RUNNING, job {run.job_id}\) runs already: nothing was submitted"
+    )
+    with pytest.raises(AlreadyRunning, match=runs_already):
         submit(MODULE, run.args, rest=run.stack.flink_rest, env=run.env)
     savepoint = run.stop()
     assert_conservation(run, expected)
@@ -279,6 +303,60 @@ def test_every_record_meets_one_fate_and_features_equal_brute_force(run: Run) ->
     run.stop()
     assert_conservation(run, again)
     assert {name: s.used for name, s in run.stats().items()} == {name: s.used for name, s in before.items()}
+
+
+@pytest.mark.services
+@pytest.mark.timeout(600)
+def test_what_is_applied_later_is_fed_by_the_job_that_replaces_the_older_one(stack: Stack, tmp_path: Path) -> None:
+    """First without `driver_state` and with another fare in `zone_demand`: a new group and a new generation of a known one.
+
+    g1 feeds 4 groups ──► apply ──► submit: refused, says what is not fed ──► --replace ──► g2 feeds all 6, g1 has ended
+    """
+    older, project = tmp_path / "older", f"replace-{uuid.uuid4().hex[:8]}"
+    shutil.copytree(SHIPPED, older)
+    for folder in ("views", "tests"):
+        (older / folder / "driver_state.yaml").unlink()
+    zone_demand = older / "views" / "zone_demand.yaml"
+    zone_demand.write_text(zone_demand.read_text().replace("of: fare_cents", 'of: "(fare_cents ?? 0) + 1"'))
+    send_events(stack.kafka, SEED + 1)
+    report = apply_catalogue(older, stack.redis_url, actor="test", reason="first", project=project)
+    run = Run(stack, report.registry, "")
+    try:
+        run.submit()
+        run.wait_used(brute_force(stack.kafka, run.registry).used_by_group(run.registry))
+        before, old_id = run.stats(), run.job_id
+
+        run.registry = apply_catalogue(
+            SHIPPED, stack.redis_url, actor="test", reason="second", project=project
+        ).registry
+        with pytest.raises(JobError) as caught:
+            run.submit()
+        assert not isinstance(caught.value, AlreadyRunning)
+        assert "does not feed " in str(caught.value) and "driver.driver_events.last@1" in str(caught.value)
+        assert "zone.trip_events.300000.pickup_zone@2" in str(caught.value)
+        run.submit("--replace", str(stack.flink_folder / "savepoints"))
+        (running,) = running_jobs(stack.flink_rest, project, "features")
+        assert (running.job_id, running.name) == (run.job_id, f"{project}-features-g2") and run.job_id != old_id
+        expected = brute_force(stack.kafka, run.registry)
+        run.wait_used(expected.used_by_group(run.registry))
+        unchanged = {name: s for name, s in before.items() if name in run.stats() and "300000" not in name}
+        assert {name: run.stats()[name].used for name in unchanged} == {name: s.used for name, s in unchanged.items()}
+
+        # A worker dies: the failure is counted, and what came meanwhile is used once all the same.
+        assert num_restarts(stack.flink_rest, run.job_id) == 0
+        for pid in marked(stack.state.stack_id):
+            if b"pyflink.fn_execution" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        send_events(stack.kafka, SEED + 2)
+        expected = brute_force(stack.kafka, run.registry)
+        run.wait_used(expected.used_by_group(run.registry))
+        assert num_restarts(stack.flink_rest, run.job_id) >= 1
+        run.stop()
+        assert_conservation(run, expected)
+        assert_features(run, expected)
+    finally:
+        for job in running_jobs(stack.flink_rest, project, "features"):
+            stop_job(stack.flink_rest, job.job_id)
 
 
 def wait_for_ledger(run: Run, expected: Expected, deadline_s: float = 60) -> None:
@@ -307,7 +385,9 @@ def assert_conservation(run: Run, expected: Expected) -> None:
     assert set(ledger) == expected.places - expected.malformed - used
     assert count_reasons(dead.values(), ledger.values()) == +Counter({**expected.fates, "used": 0})
     raw = {(m.topic, m.partition, m.offset): m.value for s in expected.used for m in read_all(run.stack.kafka, s)}
-    assert all(letter.raw == raw[place] and letter.path.startswith("$") for place, letter in dead.items())
+    assert all(
+        letter.raw == raw[place][:MAX_RAW_BYTES] and letter.path.startswith("$") for place, letter in dead.items()
+    )
 
 
 def assert_features(run: Run, expected: Expected) -> None:

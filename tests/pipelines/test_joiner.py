@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from features.records import DeadLetter, Decision, LedgerEntry, Sample, TripEvent, encode
+from pipelines.dead_letter import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 from pipelines.joiner import MAX_DECISIONS, MAX_OUTCOMES, Output, SampleJoiner
 from pipelines.labels.loader import load_labels
 from tests.naive_join import MINUTE_MS, SHIPPED, SHIPPED_RETENTION_MS, Rule, join
@@ -328,6 +329,24 @@ def test_an_outcome_without_a_decision_is_ledgered_when_its_retention_has_passed
     assert joiner.orders == {}
 
 
+def test_an_event_under_the_key_of_another_order_labels_nobody() -> None:
+    """The key chooses the state: `o`'s event in the state of `p` would label p's decision."""
+    joiner = SampleJoiner(LABELS)
+    for name, order in (("x", "o"), ("y", "p")):
+        feed(joiner, make_decision(name, order, BASE_MS))
+    event = make_event("e", "completed", "o", BASE_MS + 5, driver_id="d-0")
+    (entry,) = joiner.add_event(encode(event), partition=1, offset=17, key="p")
+    assert isinstance(entry, LedgerEntry)
+    assert (entry.partition, entry.offset, entry.reason, entry.key) == (1, 17, "unmatched", "o")
+    assert entry.effect.endswith("; the message's key 'p' is another order")
+    assert joiner.counts["event_unmatched"] == 1
+    later = [record for record in joiner.advance(FOREVER_MS) if isinstance(record, Sample)]
+    assert {sample.sample_id for sample in later} == {"x", "y"}
+    assert all(sample.labels["completed"] != 1 for sample in later)
+    arrived = encode(make_event("a", "arrived", "o", BASE_MS))
+    assert joiner.add_event(arrived, key="p") == [] and joiner.counts["event_no_outcome"] == 1
+
+
 def test_events_that_no_label_reads_keep_no_state() -> None:
     joiner = SampleJoiner(LABELS)
     for number, event_type in enumerate(("requested", "arrived", "picked_up")):
@@ -363,7 +382,14 @@ def faulty(**changes: Any) -> bytes:
             "$.propensities",
             "although nothing was chosen",
         ),
-        (faulty(strategy="nobody"), "$.strategy", "no labels are declared for strategy 'nobody'"),
+        (
+            faulty(strategy="nobody"),
+            "$.strategy",
+            "no labels are declared for strategy 'nobody' (declared: express_dispatch, rider_coupon): add "
+            "pipelines/labels/nobody.yaml and submit the sample job with --labels FOLDER",
+        ),
+        (encode(make_decision("x" * 201, "o", BASE_MS)), "$.decision_id", "longer than 200 characters"),
+        (faulty(params={"p": "a" * 1_000_000}), "$", "bytes are more than a sample carries (1,000,000)"),
         (encode(make_decision("x", "other", BASE_MS)), "$.order_id", "is another order"),
     ],
 )
@@ -376,6 +402,12 @@ def test_a_decision_that_cannot_be_a_sample_is_quarantined_whole_with_reason_and
     assert (letter.topic, letter.partition, letter.offset, letter.raw) == ("decisions", 1, 5, raw)
     assert letter.path == path and reason in letter.reason
     assert joiner.orders == {}, "a bad record leaves no state"
+
+
+def test_a_huge_bad_decision_leaves_a_dead_letter_that_its_topic_takes() -> None:
+    (letter,) = SampleJoiner(LABELS).add_decision(b"a" * (3 << 20), key="o")
+    assert isinstance(letter, DeadLetter) and letter.raw == b"a" * MAX_RAW_BYTES
+    assert len(encode(letter)) < MAX_MESSAGE_BYTES
 
 
 def test_an_index_out_of_range_is_quarantined() -> None:

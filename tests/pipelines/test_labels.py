@@ -95,6 +95,29 @@ def test_a_window_longer_than_the_retention_is_refused(tmp_path: Path) -> None:
         load_labels(tmp_path)
 
 
+def test_more_labels_than_an_outcome_can_answer_are_refused_where_the_first_is_too_many(tmp_path: Path) -> None:
+    """21 labels x 3 answers = 63 bits of an int64; the 22nd in all files together has no room."""
+
+    def label_file(strategy: str, num_labels: int) -> Path:
+        path = tmp_path / f"{strategy}.yaml"
+        label = "{joined_by: order, window: 1h, positive_when: \"event_type == 'completed'\"}"
+        lines = [f"strategy: {strategy}", "labels:", *(f"  l{number}: {label}" for number in range(num_labels))]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    label_file("a", 12)
+    label_file("b", 9)
+    labels = load_labels(tmp_path)
+    bits = labels.bits(make_event("e", "completed", "o", BASE_MS))
+    assert bits == sum(1 << 3 * rank for rank in range(21)) < 2**63
+    path = label_file("b", 11)
+    with pytest.raises(Mistakes) as caught:
+        load_labels(tmp_path)
+    (item,) = caught.value.items
+    assert (item.file, item.line, item.col) == (str(path), 3 + 9, 3)
+    assert "'l9' is one too many: there is room for 21 labels in all files together" in item.message
+
+
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no label files"):
         load_labels(tmp_path)

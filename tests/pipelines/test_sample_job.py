@@ -29,11 +29,13 @@ from features.topics import PARTITIONS, Producer, create_topics, end_offsets, re
 from infra.local.flink import flink_env
 from infra.local.stack import Stack
 from pipelines.dead_letter import fold as fold_unused
-from pipelines.jobs.samples import SampleJobOptions, clock_events, source_sql
+from pipelines.jobs.clock import CLOCK, publish_clock
+from pipelines.jobs.options import SampleJobOptions
+from pipelines.jobs.samples import source_sql
 from pipelines.jobs.submit import JobError, num_restarts, root_cause, stop_job, submit, wait_running
 from pipelines.sample_log import KafkaSource, SampleLogWriter, check_log, fold
 from tests.naive_join import join
-from tests.sample_streams import BASE_MS, HOUR_MS, Streams, make_decision, make_event, make_streams
+from tests.sample_streams import BASE_MS, HOUR_MS, Streams, make_decision, make_streams
 
 # The stack is shared, and one clock event would close everybody's windows: topics and job of our own.
 PREFIX = f"samplejob-{os.getpid()}-"
@@ -99,9 +101,7 @@ def test_shuffled_topics_fold_to_the_batch_join(stack: Stack, job: str, tmp_path
         return fold(tmp_path).to_pylist()
 
     wait_for(stack, job, lambda: len(ours()) == len(rows), "a version 1 of every sample")
-    for event in clock_events(BASE_MS + 1000 * HOUR_MS):
-        producer.send(OWN[TRIP_EVENTS], event.order_id, encode(event))
-    producer.flush()
+    publish_clock(producer, BASE_MS + 1000 * HOUR_MS, topic_prefix=PREFIX)
     wait_for(stack, job, lambda: all(row["closed"] for row in ours()), "the end of all windows")
 
     payloads = {d.decision_id: encode(d) for d in streams.decisions}
@@ -164,10 +164,4 @@ def test_the_clock_runs_behind_the_newest_record_and_disbelieves_stamps_from_the
     sql = source_sql(TRIP_EVENTS, SampleJobOptions(kafka="k:1", disorder_ms=7, stamp_ahead_ms=9))
     assert '"ingest_time_ms" *: *' in sql and " - 9, 3) < `appended`" in sql and " - 7, 3) END" in sql
     assert '"event_time_ms" *: *' in source_sql(DECISIONS, SampleJobOptions(kafka="k:1"))
-
-
-def test_the_end_marker_is_well_formed_and_reaches_many_partitions() -> None:
-    events = clock_events(BASE_MS)
-    assert len({e.order_id for e in events}) == len(events) == 64
-    assert {e.event_type for e in events} == {"arrived"} and {e.ingest_time_ms for e in events} == {BASE_MS}
-    assert make_event("x", "arrived", "o", BASE_MS).event_type == events[0].event_type
+    assert " - 0, 3) END" in source_sql(CLOCK, SampleJobOptions(kafka="k:1", disorder_ms=7))

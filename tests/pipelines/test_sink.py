@@ -23,8 +23,9 @@ from infra.local.process import stop, wait_ready
 from infra.local.redis import redis_ready, start_redis
 from infra.local.stack import free_ports
 from pipelines.dead_letter import count_reasons, dead_letter_bytes, fold, ledger_bytes
+from pipelines.jobs.options import BATCH_ROWS
 from pipelines.sink import DeadLetters, DecodeRecords, LedgerEntries, WriteLast, WriteTiles, decode_columns
-from pipelines.sql import BATCH_ROWS, DecodeFunction
+from pipelines.sql import DecodeFunction
 
 GOOD = {
     "event_id": "e-1",

@@ -13,7 +13,8 @@ import pytest
 
 from features.loader import SHIPPED, load_catalogue
 from features.registry import local_registry
-from pipelines.sql import JobOptions, job_name, render_feature_job
+from pipelines.jobs.options import JobOptions
+from pipelines.sql import job_name, render_feature_job
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sql"
 
@@ -95,3 +96,10 @@ def test_job_is_named_after_its_newest_generation() -> None:
 def test_option_out_of_range_is_refused(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):
         JobOptions(kafka="broker:9092", **{option: value})
+
+
+def test_more_than_one_task_is_refused_with_the_reason() -> None:
+    with pytest.raises(
+        ValueError, match=r"parallelism 1, not 2: a group has one heartbeat, and a fast task would promise"
+    ):
+        JobOptions(kafka="broker:9092", parallelism=2)

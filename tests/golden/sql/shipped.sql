@@ -3,6 +3,16 @@
 SET 'pipeline.name' = 'hailstream-features-g1';
 SET 'parallelism.default' = '1';
 SET 'table.local-time-zone' = 'UTC';
+SET 'pipeline.object-reuse' = 'true';
+SET 'execution.buffer-timeout.interval' = '20 ms';
+SET 'execution.checkpointing.interval' = '2000 ms';
+SET 'execution.checkpointing.mode' = 'EXACTLY_ONCE';
+SET 'execution.checkpointing.externalized-checkpoint-retention' = 'RETAIN_ON_CANCELLATION';
+SET 'state.backend.type' = 'hashmap';
+SET 'state.backend.incremental' = 'false';
+SET 'restart-strategy.type' = 'fixed-delay';
+SET 'restart-strategy.fixed-delay.attempts' = '2147483647';
+SET 'restart-strategy.fixed-delay.delay' = '1 s';
 SET 'table.optimizer.reuse-optimize-block-with-digest-enabled' = 'true';
 SET 'table.exec.mini-batch.enabled' = 'true';
 SET 'table.exec.mini-batch.allow-latency' = '100 ms';
@@ -12,18 +22,8 @@ SET 'python.execution-mode' = 'process';
 SET 'python.fn-execution.bundle.size' = '10000';
 SET 'python.fn-execution.arrow.batch.size' = '10000';
 SET 'python.fn-execution.bundle.time' = '50';
-SET 'pipeline.object-reuse' = 'true';
-SET 'execution.buffer-timeout.interval' = '20 ms';
-SET 'execution.checkpointing.interval' = '2000 ms';
-SET 'execution.checkpointing.mode' = 'EXACTLY_ONCE';
-SET 'execution.checkpointing.externalized-checkpoint-retention' = 'RETAIN_ON_CANCELLATION';
 SET 'execution.checkpointing.timeout' = '10 min';
 SET 'execution.checkpointing.tolerable-failed-checkpoints' = '1000000';
-SET 'state.backend.type' = 'hashmap';
-SET 'state.backend.incremental' = 'false';
-SET 'restart-strategy.type' = 'fixed-delay';
-SET 'restart-strategy.fixed-delay.attempts' = '2147483647';
-SET 'restart-strategy.fixed-delay.delay' = '1 s';
 
 -- Python functions, registered by pipelines/jobs/features.py:
 --   decode_trip_events(BYTES) -> ROW<reason STRING, path STRING, event_id STRING, event_type STRING, driver_id STRING, pickup_zone BIGINT, dropoff_zone BIGINT, event_time_ms BIGINT, ingest_time_ms BIGINT, fare_cents BIGINT, distance_m BIGINT>

@@ -1,0 +1,91 @@
+"""Whether a job may run beside what runs: the same one, an older one, another project's. The clusters' word is in test_feature_job.py."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pipelines.jobs.running import FEEDS, FINGERPRINT, Candidate, is_of, refuse_second
+from pipelines.jobs.submit import AlreadyRunning, Job, JobError
+
+
+def candidate(*feeds: str, fingerprint: str = "new", kind: str = "features") -> Candidate:
+    return Candidate(project="p", kind=kind, name=f"p-{kind}-g2", fingerprint=fingerprint, feeds=feeds)
+
+
+def runs(*feeds: str, fingerprint: str = "old", job_id: str = "a1", kind: str = "features") -> Job:
+    """A job as the cluster shows it: its parameters went through the setting that the client sends."""
+    name, _, rest = (
+        candidate(*feeds, fingerprint=fingerprint, kind=kind)
+        .settings()["pipeline.global-job-parameters"]
+        .partition(f",{FEEDS}:")
+    )
+    parameters = {FINGERPRINT: name.removeprefix(f"{FINGERPRINT}:"), FEEDS: rest}
+    return Job(job_id=job_id, name=f"p-{kind}-g1", state="RUNNING", started_ms=1, parameters=parameters)
+
+
+def test_nothing_runs_so_nothing_is_in_the_way() -> None:
+    assert refuse_second(candidate("a@1"), []) == []
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_same_job_is_left_alone(replace: bool) -> None:
+    same = runs("a@1", fingerprint="new")
+    with pytest.raises(AlreadyRunning, match=r"p-features-g1 \(RUNNING, job a1\) runs already: nothing was submitted"):
+        refuse_second(candidate("a@1"), [same], replace=replace)
+
+
+def test_an_older_catalogue_is_no_reason_to_say_runs_already() -> None:
+    """A new view adds a group of generation 1, and the name of the job stays the same."""
+    with pytest.raises(JobError) as caught:
+        refuse_second(candidate("a@1", "b@1", "c@2"), [runs("a@1", "c@1")])
+    assert not isinstance(caught.value, AlreadyRunning)
+    text = str(caught.value)
+    assert "p-features-g1 (RUNNING, job a1) runs with an older catalogue: it does not feed b@1, c@2. " in text
+    assert "`hailstream jobs submit features --replace`" in text
+    assert "`hailstream jobs stop features` (it takes a savepoint), then `hailstream jobs submit features`" in text
+
+
+def test_another_option_is_named_as_such() -> None:
+    with pytest.raises(JobError, match="runs with other options"):
+        refuse_second(candidate("a@1"), [runs("a@1")])
+
+
+def test_other_labels_are_named() -> None:
+    wanted = candidate("s@f1", "a, b: c/d@f2", kind="samples")
+    with pytest.raises(JobError, match=re.escape("other labels: it has none, or older ones, for a, b: c/d@f2. ")):
+        refuse_second(wanted, [runs("s@f1", kind="samples")])
+
+
+def test_several_that_run_are_all_named_and_all_replaced() -> None:
+    others = [runs("a@1", job_id="a1"), runs("b@1", job_id="b2", fingerprint="older")]
+    with pytest.raises(JobError, match=r"job a1.*job b2.*`hailstream jobs stop ID` for each"):
+        refuse_second(candidate("a@1", "b@1"), others)
+    assert refuse_second(candidate("a@1", "b@1"), others, replace=True) == others
+
+
+def test_a_long_list_is_cut() -> None:
+    with pytest.raises(JobError, match="it does not feed g0@1, g1@1, g2@1, g3@1, g4@1 and 4 more"):
+        refuse_second(candidate(*(f"g{n}@1" for n in range(9))), [runs()])
+
+
+def test_what_flink_would_split_is_not_in_the_setting() -> None:
+    (setting,) = candidate("a, b: c/d@f2").settings().values()
+    assert setting == f"{FINGERPRINT}:new,{FEEDS}:a%2C%20b%3A%20c%2Fd@f2"
+
+
+@pytest.mark.parametrize(
+    ("name", "mine"),
+    [
+        ("p-features-g1", True),
+        ("p-features-g12", True),
+        ("p-samples", False),
+        ("pp-features-g1", False),
+        ("p-features-g1-copy", False),
+        ("p.features-g1", False),
+    ],
+)
+def test_a_job_is_of_a_project_whatever_its_generation(name: str, mine: bool) -> None:
+    job = Job(job_id="a", name=name, state="RUNNING", started_ms=0)
+    assert is_of(job, "p", "features") is mine
