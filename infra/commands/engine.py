@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from infra.commands.output import (
     Kafka,
     RedisUrl,
     err,
+    fail,
     kafka_or_local,
     out,
     plain_errors,
@@ -23,7 +24,10 @@ from infra.commands.output import (
 )
 from infra.local.home import home
 
-app = typer.Typer(no_args_is_help=True, help="Strategies: check files, list what an engine serves.")
+if TYPE_CHECKING:
+    from engine.strategy import CompiledStrategy
+
+app = typer.Typer(no_args_is_help=True, help="Strategies: check files, list what an engine serves, explain a decision.")
 PORT = 8500
 Strategies = Annotated[Path | None, typer.Option(help="Folder of strategy files (default: the shipped ones)")]
 Models = Annotated[Path | None, typer.Option(help="Folder of models (default: <home>/models)")]
@@ -64,6 +68,55 @@ def serve(
         except (ValueError, OSError, RuntimeError) as error:
             err.print(f"error: {error}", style="red", markup=False)
             raise typer.Exit(2) from None
+
+
+@app.command()
+def explain(
+    decision: Annotated[str, typer.Argument(help="A decision_id, or an order_id for its last decision.")],
+    candidate: Annotated[str | None, typer.Argument(help="Such as d-0001. (default: the chosen one)")] = None,
+    strategy: Annotated[str, typer.Option(help="Whose decision, where an order is named.")] = "express_dispatch",
+    strategies: Strategies = None,
+    kafka: Kafka = None,
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Why a candidate was chosen, ranked or dropped, from the logged Decision: "why not driver X"."""
+    from engine.explain import explain as explain_candidate
+    from features.expr import Mistakes
+    from features.records import DECISIONS, Decision, decode
+    from features.topics import read_all
+
+    with plain_errors(KeyError):
+        found: Decision | None = None
+        for message in read_all(kafka_or_local(kafka), DECISIONS):
+            record = decode(message.value, Decision)
+            if record.decision_id == decision or (record.order_id == decision and record.strategy == strategy):
+                found = record
+        if found is None:
+            fail(f"error: no Decision {decision!r} on the topic {DECISIONS}, and no order of that id")
+        if candidate is None:
+            candidate = found.candidate_ids[found.chosen] if found.chosen is not None else None
+        if candidate is None:
+            fail(f"error: nobody was chosen; name one of {', '.join(found.candidate_ids[:10]) or 'no candidates'}")
+        try:
+            compiled = _compiled(found.strategy, strategies, redis)
+        except (Mistakes, OSError):
+            compiled = None  # the record alone explains, too
+        explanation = explain_candidate(found, candidate, compiled)
+    print_json({"lines": explanation.lines, **asdict(explanation)}) if json else typer.echo(
+        "\n".join(explanation.lines)
+    )
+
+
+def _compiled(name: str, folder: Path | None, redis: str | None) -> CompiledStrategy | None:
+    """The strategy file of that name, compiled against what is applied."""
+    from engine.loader import load_strategy
+    from engine.server import SHIPPED_STRATEGIES
+    from features.registry import load_registry
+
+    registry = load_registry(redis_or_local(redis))
+    path = (folder or SHIPPED_STRATEGIES) / f"{name}.yaml"
+    return load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint) if path.exists() else None
 
 
 @app.command()

@@ -193,6 +193,18 @@ def test_verbs_answer_after_the_demo(run: DemoRun, verb: str) -> None:
     json.loads(done.stdout)
 
 
+def test_a_decision_explains_itself(run: DemoRun) -> None:
+    decision = next(d for d in run.decisions if d.strategy == DISPATCH and not all(d.survivors) and any(d.survivors))
+    dropped = decision.candidate_ids[decision.survivors.index(False)]
+    done = subprocess.run(
+        [sys.executable, "-m", "infra.cli", "strategies", "explain", decision.decision_id, dropped],
+        env={**os.environ, "HAILSTREAM_HOME": str(run.stack.folder)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert dropped in done.stdout and str(decision.reasons[decision.candidate_ids.index(dropped)]) in done.stdout
+
+
 def test_a_second_demo_never_removes_what_no_demo_wrote(run: DemoRun) -> None:
     mark = run.stack.folder / "demo.json"
     kept = mark.read_bytes()
