@@ -154,6 +154,8 @@ def champion_version(models_dir: Path, name: str) -> str | None:
         version = path.read_text().strip()
     except FileNotFoundError:
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: is no file with the name of a version ({error})") from None
     if not version or "/" in version or version.startswith("."):
         raise ModelError(f"{path}: holds '{version}', not the name of a version")
     return version

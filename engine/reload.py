@@ -77,6 +77,7 @@ class Library:
         self._registry: Registry | None = None
         self._registry_due = float("-inf")
         self._registry_error = ""
+        self._folder_error = ""
         self._stat: dict[Path, tuple[int, ...]] = {}
         self._compiled: dict[Path, CompiledStrategy] = {}
         self._file_errors: dict[Path, str] = {}
@@ -104,7 +105,7 @@ class Library:
         if self._registry is not None and (registry_changed or files != self._stat):
             self._compile_changed(files, everything=registry_changed)
         champions = self._champions()
-        state = (files, champions, self._registry_error, id(self._registry))
+        state = (files, champions, self._registry_error, self._folder_error, id(self._registry))
         if state == self._seen:
             return False
         self._seen = state
@@ -143,6 +144,11 @@ class Library:
         self._registry_error = error
 
     def _look_at_files(self) -> dict[Path, tuple[int, ...]]:
+        """What each file looks like. A folder that is gone keeps what is live: it may be on its way to be replaced."""
+        self._folder_error = ""
+        if not self.config.strategies_dir.is_dir():
+            self._folder_error = f"no folder of strategies at {self.config.strategies_dir}; what was live stays live"
+            return self._stat
         out: dict[Path, tuple[int, ...]] = {}
         for path in sorted(self.config.strategies_dir.glob("*.yaml")):
             try:
@@ -153,9 +159,11 @@ class Library:
         return out
 
     def _compile_changed(self, files: dict[Path, tuple[int, ...]], *, everything: bool) -> None:
-        for path, stat in files.items():
-            if everything or self._stat.get(path) != stat:
-                self._compile(path)
+        changed = [path for path, stat in files.items() if everything or self._stat.get(path) != stat]
+        for path in changed:
+            self._compile(path)
+        for path in [path for path in files if path in self._file_errors and path not in changed]:
+            self._compile(path)  # what stood in its way may be gone: a name that another file had
         for path in (set(self._compiled) | set(self._file_errors)) - set(files):
             self._compiled.pop(path, None)
             self._file_errors.pop(path, None)
@@ -164,15 +172,23 @@ class Library:
     def _compile(self, path: Path) -> None:
         assert self._registry is not None
         try:
-            self._compiled[path] = load_strategy(
+            compiled = load_strategy(
                 path, self._registry.catalogue, schema_fingerprint=self._registry.fingerprint, name=path.name
             )
-        except (Mistakes, OSError) as error:
+            self._refuse_taken_name(path, compiled.name)
+            self._compiled[path] = compiled
+        except (Mistakes, OSError, ValueError) as error:
             kept = f" (version {self._compiled[path].strategy.version} stays live)" if path in self._compiled else ""
             logger.error("%s is not used%s:\n%s", path.name, kept, error)
             self._file_errors[path] = str(error)
         else:
             self._file_errors.pop(path, None)
+
+    def _refuse_taken_name(self, path: Path, name: str) -> None:
+        """Raises: ValueError when another file has that strategy: this file's last good one stays, under its own name."""
+        for other, compiled in self._compiled.items():
+            if other != path and compiled.name == name and other.exists():
+                raise ValueError(f"{path.name}: strategy '{name}' is already in {other.name}; rename one of them")
 
     def _champions(self) -> dict[str, Any]:
         """What every model in use points at now, with what would tell a repaired version from a broken one."""
@@ -195,13 +211,10 @@ class Library:
         errors = {path.name: text for path, text in self._file_errors.items()}
         if self._registry_error:
             errors[REGISTRY] = self._registry_error
+        if self._folder_error:
+            errors[str(self.config.strategies_dir)] = self._folder_error
         strategies: dict[str, LiveStrategy] = {}
-        for path, compiled in sorted(self._compiled.items()):
-            if compiled.name in strategies:
-                errors[path.name] = (
-                    f"{path.name}: strategy '{compiled.name}' is already in another file; rename one of them"
-                )
-                continue
+        for _, compiled in sorted(self._compiled.items()):
             strategies[compiled.name] = self._with_models(compiled, champions, errors)
         self._forget_models(champions)
         return Live(strategies=strategies, errors=errors, generation=self.live.generation + 1)

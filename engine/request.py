@@ -183,7 +183,7 @@ def _check_scope(body: Any, strategy: Strategy) -> None:
 
 
 def _check_candidates(candidates: dict[str, Any], strategy: Strategy) -> list[str]:
-    """Equal lengths, not too many, no key twice; an absent nullable column becomes all null."""
+    """At least one, equal lengths, not too many, no key twice; an absent nullable column becomes all null."""
     key = strategy.candidate_key
     ids: list[str] = candidates[key]
     if len(ids) > MAX_CANDIDATES:
@@ -193,6 +193,14 @@ def _check_candidates(candidates: dict[str, Any], strategy: Strategy) -> list[st
             f"{len(ids)} candidates; at most {MAX_CANDIDATES} are decided at once",
             path=f"$.candidates.{key}",
             hint="keep the nearest ones",
+        )
+    if not ids:
+        raise RequestError(
+            400,
+            "no_candidates",
+            "there is nothing to choose from",
+            path=f"$.candidates.{key}",
+            hint="ask again when there is a candidate; a decision without any would be no sample either",
         )
     for name, column in candidates.items():
         if column is None:

@@ -54,6 +54,8 @@ class ServeConfig:
     """How long a stop waits for open requests, and then for the decision log."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"{self.port} is no port: 0 to 65535")
         if not self.allow_remote and not _is_loopback(self.host):
             raise ValueError(
                 f"{self.host} is not a loopback address, and the engine has no authentication: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -187,6 +188,9 @@ def _default(fields: Fields, kind: str) -> Any | None:
     fits = isinstance(node.value, _DEFAULT_KINDS[kind]) and isinstance(node.value, bool) == (kind == "bool")
     if not fits:
         fields.problems.add(node, "type", f"default {node.text} is not of the feature's type, {kind}")
+        return None
+    if isinstance(node.value, float) and not math.isfinite(node.value):
+        fields.problems.add(node, "type", f"default {node.text} is not a finite number")
         return None
     return float(node.value) if kind == "double" and isinstance(node.value, int | float) else node.value
 

@@ -254,14 +254,26 @@ class _Assembly:
         width_bytes = cells.shape[1] * cells.itemsize
         num_tiles = np.fromiter((len(one) // width_bytes for one in lists), dtype=np.int64, count=len(lists))
         rows = np.repeat(np.arange(self.num_rows), num_tiles)
+        newest = np.full(self.num_rows, np.iinfo(np.int64).min)
+        newest[num_tiles > 0] = cells[(np.cumsum(num_tiles) - num_tiles)[num_tiles > 0], 0]  # lists are newest first
         for window in read.windows:
             first, last = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
+            # Asked about a time whose tiles have made room for newer ones: what was there is not known any more.
+            gone = newest > first + read.group.retain_tiles - 1
             merged = reduce_window(cells, rows, self.num_rows, first, last, window)
             for place, spec, partials in window.features:
                 column, known = _finish(spec, [merged[p] for p in partials], read.group, partials)
                 self.ages_ms[:, place] = age_ms
                 if beat_ms is None or stale:
                     self._put(place, column, self.nowhere, Status.MISSING if beat_ms is None else Status.STALE)
+                elif gone.any():
+                    there = ~gone if known is None else known & ~gone
+                    self._put(
+                        place,
+                        column,
+                        there,
+                        np.where(gone, Status.MISSING, np.where(there, Status.PRESENT, Status.NULL)),
+                    )
                 elif known is None:
                     self._put(place, column, self.everywhere, Status.PRESENT)
                 else:

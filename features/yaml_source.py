@@ -120,7 +120,12 @@ def load_yaml(path: Path | str, *, name: str | None = None) -> Node:
     Raises: Mistakes, with all mistakes that the YAML layer can see; FileNotFoundError.
     """
     name = name or str(path)
-    raw = Path(path).read_bytes()
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a folder, or not ours to read
+        raise Mistakes([Mistake("unreadable", name, 1, 1, 2, f"cannot be read: {error.strerror}")]) from None
     if len(raw) > MAX_FILE_BYTES:
         raise Mistakes(
             [Mistake("limit", name, 1, 1, 2, f"the file has {len(raw)} bytes; {MAX_FILE_BYTES} are allowed")]

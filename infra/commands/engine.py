@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -131,18 +131,22 @@ def check(
     """Compile every strategy and show all mistakes, each with file, line and column. Exit code 1 if there are any."""
     from engine.loader import load_strategy
     from engine.server import SHIPPED_STRATEGIES
-    from features.expr import Mistakes
+    from features.expr import Mistake, Mistakes
     from features.loader import load_catalogue
     from features.registry import load_registry, local_registry
 
     with plain_errors(FileNotFoundError):
         registry = local_registry(load_catalogue(definitions)) if definitions else load_registry(redis_or_local(redis))
-        mistakes, found = [], []
+        mistakes: list[Mistake] = []
+        found: list[dict[str, Any]] = []
         paths = sorted((folder or SHIPPED_STRATEGIES).glob("*.yaml"))
         for path in paths:
             try:
                 compiled = load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint)
                 strategy = compiled.strategy
+                other = next((f["file"] for f in found if f["strategy"] == strategy.name), None)
+                if other is not None:
+                    fail(f"error: {path}: strategy '{strategy.name}' is already in {other}; rename one of them")
                 found.append(
                     {
                         "strategy": strategy.name,

@@ -109,7 +109,52 @@ def test_two_files_may_not_hold_one_strategy(folders: tuple[Path, Path]) -> None
     library = library_of(folders)
     library.refresh()
     assert set(library.live.strategies) == {"one"}
-    assert "already in another file" in library.live.errors["zwei.yaml"]
+    assert "strategy 'one' is already in one.yaml" in library.live.errors["zwei.yaml"]
+
+
+def test_a_file_that_takes_anothers_name_keeps_its_last_good_strategy(folders: tuple[Path, Path]) -> None:
+    write(folders[0] / "two.yaml", TEXT.replace("strategy: one", "strategy: two"))
+    library = library_of(folders)
+    library.refresh()
+    write(folders[0] / "two.yaml", TEXT)
+    library.refresh()
+    assert set(library.live.strategies) == {"one", "two"}
+    assert "already in one.yaml" in library.live.errors["two.yaml"]
+    write(folders[0] / "two.yaml", "strategy: [")
+    library.refresh()
+    assert "already in" not in library.live.errors["two.yaml"]
+    write(folders[0] / "two.yaml", TEXT)
+    write(folders[0] / "one.yaml", TEXT.replace("strategy: one", "strategy: three"))
+    library.refresh()
+    assert (set(library.live.strategies), library.live.errors) == ({"one", "three"}, {})
+
+
+def test_a_folder_that_is_gone_keeps_what_is_live_and_is_named(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.refresh()
+    folders[0].rename(folders[0].with_name("away"))
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+    assert list(library.live.errors) == [str(folders[0])]
+    folders[0].with_name("away").rename(folders[0])
+    library.refresh()
+    assert (set(library.live.strategies), library.live.errors) == ({"one"}, {})
+
+
+@pytest.mark.parametrize("pointer", [b"\xff\x00", None])
+def test_a_champion_pointer_that_cannot_be_read_stops_nothing_else(
+    folders: tuple[Path, Path], pointer: bytes | None
+) -> None:
+    library = library_of(folders)
+    (folders[1] / "accept").mkdir(parents=True)
+    path = folders[1] / "accept" / "champion"
+    path.mkdir() if pointer is None else path.write_bytes(pointer)
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+    assert "is no file with the name of a version" in library.live.errors["accept@champion"]
+    write(folders[0] / "one.yaml", TEXT.replace("version: 1", "version: 2"))
+    library.refresh()
+    assert library.live.strategies["one"].compiled.strategy.version == 2
 
 
 def test_champion_goes_live_and_moves(folders: tuple[Path, Path]) -> None:

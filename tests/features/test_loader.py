@@ -156,6 +156,7 @@ features:
         ("  x: {expr: x + 1}", "'x' depends on itself"),
         ("  x: {expr: y}\n  y: {expr: x}", "depends on itself through x, y"),
         ("  x: {expr: n_5m, default: many}", "default many is not of the feature's type, int"),
+        ("  x: {expr: double(n_5m), default: .nan}", "default .nan is not a finite number"),
         ("  x: {expr: n_5m, default: 1.5}", "default 1.5 is not of the feature's type, int"),
         ("  x: {expr: n_5m, type: double}", "declared as double, but the value is int"),
         ("  x: {aggregate: count, window: 5m, hop: 1m, wher: 'true'}", "has no field 'wher'"),

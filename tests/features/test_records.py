@@ -151,6 +151,7 @@ def test_every_topic_has_a_golden_record() -> None:
         ({"schema_version": 2}, "$.schema_version", "schema_version 2 is not readable here"),
         ({"schema_version": 0}, "$.schema_version", "schema_version 0 is not readable here"),
         ({"derived": "driver_id"}, "$.derived", "Expected `array`, got `str`"),
+        ({"schema_version": ..., "derived": ["schema_version"]}, "$.schema_version", "missing required field"),
     ],
 )
 def test_a_bad_field_is_named_with_its_path(change: dict[str, object], path: str, reason: str) -> None:
@@ -158,6 +159,14 @@ def test_a_bad_field_is_named_with_its_path(change: dict[str, object], path: str
     with pytest.raises(RecordError) as caught:
         decode(json.dumps(fields).encode(), TripEvent)
     assert (caught.value.path, reason in caught.value.reason) == (path, True), caught.value
+
+
+@pytest.mark.parametrize("name", ["event_time_ms", "as_of_ms", "strategy_version", "round_id"])
+@pytest.mark.parametrize("value", [2**53, 2**63 - 1, 2**64])
+def test_a_decision_with_a_number_that_no_clock_or_counter_shows_is_malformed(name: str, value: int) -> None:
+    with pytest.raises(RecordError) as caught:
+        decode(json.dumps({**json.loads(encode(DECISION)), name: value}).encode(), Decision)
+    assert caught.value.path == f"$.{name}"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", b'{"event_id":"\xff"}', b"[" * 100_000])

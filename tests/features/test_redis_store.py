@@ -334,6 +334,25 @@ def test_statuses_follow_the_heartbeat_and_last_values_their_own_age(
     assert batch.applied_through_ms == 0 and set(batch.ages_ms[0]) <= {60_001, -1}
 
 
+def test_a_time_whose_tiles_have_made_room_is_missing_not_zero(
+    registry: Registry, writer: TileWriter, reader: FeatureReader
+) -> None:
+    """d-1 has tiles 0 and 5,000 of a minute; the span that is kept ends far above tile 0, so at tile 1 nothing is known."""
+    group = group_of(registry, "driver.trip_events.60000")
+    send(writer, rows(group, "d-1", [(0, 3)], 60_000))
+    send(writer, rows(group, "d-1", [(5_000, 4)], 5_000 * 60_000))
+    plan = compile_read_plan(registry, {"d": "driver_activity"})
+
+    def at(as_of_ms: int, key: str) -> tuple[Status, int | None]:
+        batch = reader.read(plan, {"d": [key]}, as_of_ms)["d"]
+        status = Status(batch.statuses[0, batch.names.index("completed_1h")])
+        return status, int(batch.columns["completed_1h"][0]) if batch.valid["completed_1h"][0] else None
+
+    assert at(5_000 * 60_000 + 1, "d-1") == (Status.PRESENT, 4)
+    assert at(60_001, "d-1") == (Status.MISSING, None)
+    assert at(60_001, "d-2") == (Status.PRESENT, 0)  # never had a tile
+
+
 def test_generations_do_not_see_each_other(registry: Registry, writer: TileWriter, redis_url: str) -> None:
     group = group_of(registry, "driver.trip_events.60000")
     send(writer, rows(group, "a", [(5, 9)]), generation=1)
