@@ -15,7 +15,7 @@ PROPENSITY_TOLERANCE: Final = 1e-6
 # A Sample's version 1 carries these bytes, and the broker takes 1 MiB: a message that it refuses would stop the job for
 # ever. 1,000 candidates x 50 features have 390 kB; our own producer sends no message above this limit.
 MAX_BYTES: Final = 1_000_000
-MAX_ID: Final = 200  # as in every other record (features/records.py::Id)
+MAX_NAME: Final = 200  # as every id of a record (features/records.py::Id)
 _PER_CANDIDATE: Final = ("scores", "propensities", "survivors", "reasons", "fired", "unknown")
 
 
@@ -27,10 +27,8 @@ def read_decision(raw: bytes) -> Decision:
     if len(raw) > MAX_BYTES:
         raise RecordError(f"{len(raw):,} bytes are more than a sample carries ({MAX_BYTES:,})")
     decision = decode(raw, Decision)
-    for name in ("decision_id", "order_id", "strategy"):
-        length = len(getattr(decision, name))
-        if not 0 < length <= MAX_ID:
-            raise RecordError("must not be empty" if length == 0 else f"longer than {MAX_ID} characters", f"$.{name}")
+    if not 0 < len(decision.strategy) <= MAX_NAME:
+        raise RecordError(f"a strategy's name has 1 to {MAX_NAME} characters", "$.strategy")
     num_candidates = len(decision.candidate_ids)
     if num_candidates == 0:
         raise RecordError("no candidates: there was nothing to decide", "$.candidate_ids")

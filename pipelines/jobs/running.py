@@ -88,11 +88,12 @@ def _other_runs(candidate: Candidate, others: Sequence[Job]) -> str:
         if len(others) == 1
         else "`hailstream jobs stop ID` for each"
     )
+    labels = " --labels FOLDER" if candidate.kind == "samples" else ""
+    submit = f"hailstream jobs submit {candidate.kind}{labels}"
     return (
         f"{_listed(others)} runs {what if missing else 'with other options'}. Nothing was submitted. "
-        f"`hailstream jobs submit {candidate.kind} --replace` puts the new one in its place; the same by hand: {stop}, "
-        f"then `hailstream jobs submit {candidate.kind}`. The new job reads the topics from their start; what is written "
-        "already stays right meanwhile."
+        f"`{submit} --replace` puts the new one in its place; the same by hand: {stop}, then `{submit}`. "
+        "The new job reads the topics from their start; what is written already stays right meanwhile."
     )
 
 

@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pipelines.jobs.samples",
         description="Submit the sample job to a Flink cluster: decisions and trip events in, versions of samples out.",
         epilog="The environment needs FLINK_LIB_DIR (jars with the Kafka connector) and FLINK_HOME; `hailstream jobs submit samples` sets all of it. "
-        "A second submit of a running job is refused (exit 3), and so is one with other labels (exit 1) unless --replace is given.",
+        "A second submit of a running job is refused (exit 3), and so is one with other labels (exit 4) unless --replace is given.",
     )
     add_run_options(parser)
     parser.add_argument(

@@ -18,7 +18,7 @@ from features.topics import TopicError
 from features.yaml_source import Mistakes
 from pipelines.jobs.options import STATE_BACKENDS
 from pipelines.jobs.running import Candidate, refuse_second, running_jobs, stop_all
-from pipelines.jobs.submit import EXIT_ALREADY_RUNNING, AlreadyRunning, JobError, remote_settings
+from pipelines.jobs.submit import EXIT_ALREADY_RUNNING, EXIT_REFUSED, AlreadyRunning, JobError, remote_settings
 
 if TYPE_CHECKING:
     from pyflink.table import StatementSet, StreamTableEnvironment
@@ -93,7 +93,7 @@ def run_main(act: Callable[[], dict[str, str] | None]) -> int:
         return EXIT_ALREADY_RUNNING
     except (JobError, FeatureError, TopicError, Mistakes, FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_REFUSED
     if submitted is not None:
         print(json.dumps(submitted))
     return 0

@@ -26,6 +26,7 @@ ENDED: Final = frozenset({"FINISHED", "CANCELED", "FAILED"})
 POLL_S: Final = 0.1
 REST_TIMEOUT_S: Final = 20.0
 EXIT_ALREADY_RUNNING: Final = 3  # what a job's module exits with when it refuses a second submit
+EXIT_REFUSED: Final = 4  # … and when it refuses for another reason: its message says all there is to say
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -69,6 +70,8 @@ def submit(
         raise JobError(f"{module} did not submit its job to {rest} within {timeout_s:g} s") from None
     if done.returncode == EXIT_ALREADY_RUNNING:
         raise AlreadyRunning(_last_line(done.stderr))
+    if done.returncode == EXIT_REFUSED:
+        raise JobError(_tail(done.stderr))
     if done.returncode != 0:
         raise JobError(f"{module} exited with {done.returncode}:\n{_tail(done.stderr or done.stdout)}")
     try:

@@ -388,7 +388,9 @@ def faulty(**changes: Any) -> bytes:
             "no labels are declared for strategy 'nobody' (declared: express_dispatch, rider_coupon): add "
             "pipelines/labels/nobody.yaml and submit the sample job with --labels FOLDER",
         ),
-        (encode(make_decision("x" * 201, "o", BASE_MS)), "$.decision_id", "longer than 200 characters"),
+        (faulty(strategy="s" * 201), "$.strategy", "has 1 to 200 characters"),
+        (faulty(strategy=""), "$.strategy", "has 1 to 200 characters"),
+        (encode(make_decision("x" * 201, "o", BASE_MS)), "$.decision_id", "<= 200"),
         (faulty(params={"p": "a" * 1_000_000}), "$", "bytes are more than a sample carries (1,000,000)"),
         (encode(make_decision("x", "other", BASE_MS)), "$.order_id", "is another order"),
     ],

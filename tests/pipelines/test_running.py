@@ -56,6 +56,8 @@ def test_other_labels_are_named() -> None:
     wanted = candidate("s@f1", "a, b: c/d@f2", kind="samples")
     with pytest.raises(JobError, match=re.escape("other labels: it has none, or older ones, for a, b: c/d@f2. ")):
         refuse_second(wanted, [runs("s@f1", kind="samples")])
+    with pytest.raises(JobError, match="`hailstream jobs submit samples --labels FOLDER --replace` puts the new one"):
+        refuse_second(wanted, [runs("s@f1", kind="samples")])
 
 
 def test_several_that_run_are_all_named_and_all_replaced() -> None:

@@ -32,7 +32,7 @@ from pipelines.dead_letter import fold as fold_unused
 from pipelines.jobs.clock import CLOCK, publish_clock
 from pipelines.jobs.options import SampleJobOptions
 from pipelines.jobs.samples import source_sql
-from pipelines.jobs.submit import JobError, num_restarts, root_cause, stop_job, submit, wait_running
+from pipelines.jobs.submit import EXIT_REFUSED, JobError, num_restarts, root_cause, stop_job, submit, wait_running
 from pipelines.sample_log import KafkaSource, SampleLogWriter, check_log, fold
 from tests.naive_join import join
 from tests.sample_streams import BASE_MS, HOUR_MS, Streams, make_decision, make_streams
@@ -149,7 +149,7 @@ def test_a_mistake_in_the_labels_is_reported_before_anything_is_submitted(tmp_pa
     (tmp_path / "a.yaml").write_text(
         "strategy: s\nlabels: {l: {joined_by: order, window: 1h, positive_when: 'event_typ'}}\n"
     )
-    assert main(["--labels", str(tmp_path), "--rest", "http://127.0.0.1:1"]) == 1
+    assert main(["--labels", str(tmp_path), "--rest", "http://127.0.0.1:1"]) == EXIT_REFUSED
 
 
 def test_an_unreachable_cluster_is_named() -> None:
