@@ -35,7 +35,7 @@ from pipelines.jobs.samples import source_sql
 from pipelines.jobs.submit import EXIT_REFUSED, JobError, num_restarts, root_cause, stop_job, submit, wait_running
 from pipelines.sample_log import KafkaSource, SampleLogWriter, check_log, fold
 from tests.naive_join import join
-from tests.sample_streams import BASE_MS, HOUR_MS, Streams, make_decision, make_streams
+from tests.sample_streams import BASE_MS, HOUR_MS, Streams, make_decision, make_event, make_streams
 
 # The stack is shared, and one clock event would close everybody's windows: topics and job of our own.
 PREFIX = f"samplejob-{os.getpid()}-"
@@ -90,6 +90,9 @@ def test_shuffled_topics_fold_to_the_batch_join(stack: Stack, job: str, tmp_path
         else:
             topic = DECISIONS if isinstance(record, Decision) else TRIP_EVENTS
             producer.send(OWN[topic], record.order_id, encode(record))
+    # Of an order that has decisions, but under the key of another one, which has none.
+    astray = make_event("astray", "completed", streams.decisions[0].order_id, BASE_MS + HOUR_MS, driver_id="d-0")
+    producer.send(OWN[TRIP_EVENTS], "elsewhere", encode(astray))
     producer.flush()
     rows, lost = join(streams.decisions, streams.events)
     wait_running(stack.flink_rest, job, 120)
@@ -101,7 +104,9 @@ def test_shuffled_topics_fold_to_the_batch_join(stack: Stack, job: str, tmp_path
         return fold(tmp_path).to_pylist()
 
     wait_for(stack, job, lambda: len(ours()) == len(rows), "a version 1 of every sample")
+    records_before = {topic: end_offsets(stack.kafka, OWN[topic]) for topic in (DECISIONS, TRIP_EVENTS)}
     publish_clock(producer, BASE_MS + 1000 * HOUR_MS, topic_prefix=PREFIX)
+    assert records_before == {topic: end_offsets(stack.kafka, OWN[topic]) for topic in (DECISIONS, TRIP_EVENTS)}
     wait_for(stack, job, lambda: all(row["closed"] for row in ours()), "the end of all windows")
 
     payloads = {d.decision_id: encode(d) for d in streams.decisions}
@@ -119,6 +124,7 @@ def test_shuffled_topics_fold_to_the_batch_join(stack: Stack, job: str, tmp_path
     assert check_log(tmp_path, end_offsets(stack.kafka, OWN[SAMPLES])).holds
     log.close()
 
+    lost |= {"astray"}
     wait_for(stack, job, lambda: len(unmatched(stack)) == len(lost), "the forgetting of unmatched outcomes")
     assert {entry.event_id for entry in unmatched(stack)} == lost
     check_decisions(stack, streams)
