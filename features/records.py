@@ -184,7 +184,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that could not be used at all, kept whole. For a file's row, `topic` is `file:NAME` and `offset` the row."""
+    """A record that could not be used at all, kept whole up to 1,400 KiB.
+
+    For a file's row, `topic` is `file:NAME` and `offset` the row.
+    """
 
     topic: str
     partition: Number

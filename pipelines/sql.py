@@ -231,7 +231,11 @@ def _fate_views(source: Source, columns: tuple[str, ...]) -> list[str]:
         f"CREATE TEMPORARY VIEW `{base}_fields` AS\nSELECT {kafka}, `kafka_value`,\n  {fields}\nFROM `{base}_decoded`",
     ]
     late = f"`{source.ingest_time}` - `{source.event_time}` > {source.disorder_ms}"
-    future = f"`{source.event_time}` - `{source.ingest_time}` > {source.future_ms}"
+    # Also a record that claims to be known before the broker had it: one such would move the applied-through time for good.
+    future = (
+        f"`{source.event_time}` - `{source.ingest_time}` > {source.future_ms}"
+        f" OR `{source.ingest_time}` - {_epoch_ms('kafka_appended')} > {source.future_ms}"
+    )
     if source.dedup is None:
         good, duplicate = f"`{base}_fields`\nWHERE `reason` IS NULL", ""
     else:

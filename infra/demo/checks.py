@@ -203,6 +203,13 @@ def decision_checks(kafka: str, answered: Mapping[str, str], samples: pa.Table) 
             right_count=len(decisions.keys() & set(sampled)),
         ),
         Check(
+            name="every sample is closed at the end",
+            left="samples",
+            right="closed",
+            left_count=len(sampled),
+            right_count=sum(samples["closed"].to_pylist()),
+        ),
+        Check(
             name="no sample without a Decision",
             left="samples",
             right="of them decided",

@@ -44,7 +44,9 @@ from infra.demo.meters import PeakMemory, TimedEngine
 from infra.local.flink import flink_env
 from infra.local.home import CHECKOUT
 from infra.local.stack import Stack, free_ports
+from pipelines.jobs.clock import publish_clock
 from pipelines.jobs.submit import num_restarts, submit, wait_running
+from pipelines.labels.loader import load_labels
 from pipelines.sample_log import KafkaSource, SampleLogWriter, fold
 from pipelines.sim.account import Account
 from pipelines.sim.asking import DISPATCH
@@ -157,6 +159,7 @@ def run_demo(options: DemoOptions, stack: Stack, watch: Watch) -> DemoRun:
             dispatch.run(progress=_progress(watch, "orders split between rules and model"))
         with Stopwatch(seconds, "drain and sums"):
             fates, stats = drain_features(stack, registry, watch)
+            publish_clock(producer, dispatch.now_ms + load_labels().max_retention_ms + 60_000)
             samples = write_samples(stack, len(engine.answered), watch, settled=True)
             checks, decisions = decision_checks(stack.kafka, engine.answered, samples)
             checks += file_checks(stack.kafka, [rows, history.rows], history.check() + dispatch.account.check())
@@ -323,7 +326,7 @@ def drain_features(stack: Stack, registry: Registry, watch: Watch) -> tuple[list
 
 
 def write_samples(stack: Stack, num_decisions: int, watch: Watch, *, settled: bool = False) -> pa.Table:
-    """Write the sample log until it holds a sample for each decision (`settled`: and nothing more comes); the fold."""
+    """Write the sample log until it holds a sample for each decision (`settled`: and all are closed); the fold."""
     folder, end = stack.folder / "samples", time.monotonic() + DRAIN_S
     with SampleLogWriter(KafkaSource(stack.kafka), folder) as writer:
         last: dict[int, int] = {}
@@ -333,10 +336,11 @@ def write_samples(stack: Stack, num_decisions: int, watch: Watch, *, settled: bo
             ends = end_offsets(stack.kafka, SAMPLES)
             still = ends == last
             watch.step("samples", min(samples.num_rows, num_decisions), num_decisions, "")
-            if (samples.num_rows >= num_decisions and still) or time.monotonic() > end:
+            closed = not settled or all(samples["closed"].to_pylist())
+            if (samples.num_rows >= num_decisions and still and closed) or time.monotonic() > end:
                 return samples
             last = ends
-            time.sleep(3.0 if settled else 1.0)
+            time.sleep(1.0)
 
 
 def _progress(watch: Watch, what: str) -> Callable[[Any], None]:

@@ -24,7 +24,13 @@ TASK_SLOTS = 4
 
 
 def prepare_flink(folder: Path, *, rest_port: int, rpc_port: int) -> None:
-    """Write configuration and lib links. Raises: StackError."""
+    """Write configuration and lib links. Raises: StackError, also for paths that Flink's own scripts cannot take."""
+    for path in (folder, flink_home()):
+        if any(character.isspace() for character in str(path)):
+            raise StackError(
+                f"Flink's scripts do not work in a path with a space: '{path}'. Name another folder by HAILSTREAM_HOME, "
+                "or move the checkout"
+            )
     (folder / "conf").mkdir(parents=True, exist_ok=True)
     for name in ("checkpoints", "savepoints", "tmp"):
         (folder / name).mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ import pytest
 
 from features.records import TOPICS
 from features.topics import Producer, TopicError, create_topics, end_offsets, read_all
+from infra.local.flink import prepare_flink
 from infra.local.process import marked, tree_memory
 from infra.local.programs import StackError
 from infra.local.stack import DATA, Stack
@@ -56,6 +57,11 @@ def test_a_stack_that_was_never_started_says_how_to_start_one(tmp_path: Path) ->
     with pytest.raises(StackError, match="hailstream up"):
         Stack(tmp_path).status()
     assert Stack(tmp_path / "nothing").down() == []
+
+
+def test_a_path_that_flinks_scripts_cannot_take_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="HAILSTREAM_HOME"):
+        prepare_flink(tmp_path / "a b", rest_port=1, rpc_port=2)
 
 
 def test_clean_removes_what_the_stack_wrote_and_nothing_else(tmp_path: Path) -> None:

@@ -211,6 +211,17 @@ def send_events(kafka: str, seed: int) -> None:
         producer.send(TRIP_EVENTS, event["order_id"], damaged(rng, event))
     for event in generate.driver_events(seed, 1_000):
         producer.send(DRIVER_EVENTS, event["driver_id"], damaged(rng, event))
+    ahead = {
+        **generate.trip_events(seed + 1, 1)[0],
+        "event_id": "ahead",
+        "event_type": "requested",
+        "schema_version": 1,
+    }
+    ahead |= {
+        "event_time_ms": 4_102_444_800_000,
+        "ingest_time_ms": 4_102_444_800_000,
+    }  # known in 2100, on the topic now
+    producer.send(TRIP_EVENTS, ahead["order_id"], json.dumps(ahead).encode())
     producer.send(TRIP_EVENTS, "large", rng.randbytes(990_000))  # its dead letter is above the usual limit of 1 MiB
     producer.flush()
     packed = Producer(kafka, compression="lz4", max_message_bytes=8 << 20)
@@ -268,7 +279,8 @@ def brute_force(kafka: str, registry: Registry) -> Expected:
                 expected.malformed.add(place)
                 expected.fates["malformed"] += 1
             else:
-                good.append({**{name: getattr(record, name) for name in source.schema}, "place": place})
+                fields = {name: getattr(record, name) for name in source.schema}
+                good.append({**fields, "place": place, "appended_ms": message.timestamp_ms})
         used, fates = naive.used_once(good, disorder_ms=source.disorder_ms, future_ms=source.future_ms)
         expected.used[source.name] = [dict(event) for event in used]
         expected.fates.update(fates)
