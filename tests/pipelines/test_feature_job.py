@@ -411,7 +411,10 @@ def assert_features(run: Run, expected: Expected) -> None:
         events = [
             {**e, "key": e[view.key_field]} for e in expected.used[view.source.name] if e[view.key_field] is not None
         ]
-        keys = sorted({event["key"] for event in events})
+        events_of: dict[Any, list[dict[str, Any]]] = {}
+        for event in events:
+            events_of.setdefault(event["key"], []).append(event)
+        keys = sorted(events_of)
         plan = compile_read_plan(run.registry, {"role": view.name})
         for as_of_ms in (newest + 1, newest + HOUR_MS // 2, newest + 5 * HOUR_MS):
             batch = reader.read(plan, {"role": keys}, as_of_ms)["role"]
@@ -419,12 +422,12 @@ def assert_features(run: Run, expected: Expected) -> None:
                 for feature in (f for f in view.features if f.aggregate is not None):
                     where, of = row_function(feature.where, True), row_function(feature.of, 1)
                     if feature.aggregate == "last":
-                        last = naive.last_value(events, key, as_of_ms, of=of, where=where)
+                        last = naive.last_value(events_of[key], key, as_of_ms, of=of, where=where)
                         wanted = None if last is None or as_of_ms - last[0] > view.max_age_ms else last[1]
                     else:
                         assert feature.window_ms is not None and feature.hop_ms is not None
                         values = naive.window_values(
-                            events,
+                            events_of[key],
                             key,
                             as_of_ms,
                             window_ms=feature.window_ms,
