@@ -70,19 +70,19 @@ def wait_ready(running: Running, ready: Callable[[], bool], *, deadline_s: float
 
 
 def stop(running: Running, *, deadline_s: float = 20.0) -> None:
-    """SIGTERM, then SIGKILL after the deadline. Does nothing when the process is gone or the pid is another's."""
-    if not running.alive:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(running.pid, signal.SIGTERM)
-    end = time.monotonic() + deadline_s
-    while running.alive and time.monotonic() < end:
-        _reap(running.pid)
-        time.sleep(0.05)
-    if running.alive:
+    """SIGTERM, then SIGKILL after the deadline; returns when the process is gone, or after five more seconds.
+
+    Does nothing when the process is gone already or the pid is another's.
+    """
+    for number, patience_s in ((signal.SIGTERM, deadline_s), (signal.SIGKILL, 5.0)):
+        if not running.alive:
+            return
         with contextlib.suppress(ProcessLookupError):
-            os.kill(running.pid, signal.SIGKILL)
-    _reap(running.pid)
+            os.kill(running.pid, number)
+        end = time.monotonic() + patience_s
+        while running.alive and time.monotonic() < end:
+            _reap(running.pid)
+            time.sleep(0.02)
 
 
 def stop_marked(stack_id: str, *, deadline_s: float = 5.0) -> list[int]:
