@@ -86,11 +86,17 @@ def stop(running: Running, *, deadline_s: float = 20.0) -> None:
 
 
 def stop_marked(stack_id: str, *, deadline_s: float = 5.0) -> list[int]:
-    """Stop every process that carries the stack's mark, orphans included; returns their pids."""
+    """Stop every process that carries the stack's mark, orphans included; returns their pids.
+
+    A process that is just starting shows no environment for a moment, so none must be seen twice in a row.
+    Raises: StackError naming processes that cannot be stopped.
+    """
     stopped: list[int] = []
     end = time.monotonic() + deadline_s
-    while pids := [pid for pid in marked(stack_id) if pid != os.getpid()]:
-        if time.monotonic() > end + deadline_s:
+    looks_without = 0
+    while looks_without < 2:
+        pids = [pid for pid in marked(stack_id) if pid != os.getpid()]
+        if pids and time.monotonic() > end + deadline_s:
             raise StackError(f"processes {pids} of this stack cannot be stopped: stop them by hand")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -98,7 +104,8 @@ def stop_marked(stack_id: str, *, deadline_s: float = 5.0) -> list[int]:
             _reap(pid)
             if pid not in stopped:
                 stopped.append(pid)
-        time.sleep(0.1)
+        looks_without = 0 if pids else looks_without + 1
+        time.sleep(0.05)
     return stopped
 
 

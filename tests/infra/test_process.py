@@ -39,7 +39,7 @@ def test_an_orphan_of_a_killed_parent_is_found_by_its_mark(tmp_path: Path) -> No
     parent = begin(PARENT, stack_id, tmp_path)
     wait_until(lambda: len(list(marked(stack_id))) == 2)
     os.kill(parent.pid, 9)
-    wait_until(lambda: not parent.alive)
+    wait_until(lambda: not parent.alive and len(list(marked(stack_id))) == 1)
     (orphan,) = marked(stack_id)
     assert stop_marked(stack_id) == [orphan]
     assert list(marked(stack_id)) == []
@@ -90,7 +90,7 @@ def test_an_orphan_that_ignores_the_polite_signal_is_stopped(tmp_path: Path) -> 
     running = begin(parent, stack_id, tmp_path)
     wait_until(lambda: "1" in Path(running.log).read_text())
     os.kill(running.pid, 9)
-    wait_until(lambda: not running.alive)
+    wait_until(lambda: not running.alive and len(list(marked(stack_id))) == 1)
     (pid,) = marked(stack_id)
     stop(Running(name="orphan", pid=pid, started=start_tick(pid) or 0, log="-"), deadline_s=0.2)
     assert list(marked(stack_id)) == []
