@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from infra.local.process import MARK, Running, marked, start, start_tick, stop, 
 from infra.local.programs import StackError
 from infra.local.redis import redis_ready, start_redis
 
+PORT_S = 3.0  # until a dead program's port is free
 READY_S = 90.0  # of each program, on a busy machine
 PORTS = ("kafka", "kafka_controller", "redis", "flink_rest", "flink_rpc")
 Say = Callable[[str], None]
@@ -218,7 +220,10 @@ class Stack:
 
     def _start_flink(self, state: StackState, say: Say) -> None:
         folder = self.flink_folder
-        rest, _ = self._own_ports(state, "jobmanager", ["flink_rest", "flink_rpc"], say)
+        known = state.ports["flink_rpc"]
+        rest, rpc = self._own_ports(state, "jobmanager", ["flink_rest", "flink_rpc"], say)
+        if rpc != known and _is_alive(state, "taskmanager"):
+            stop(state.programs["taskmanager"])  # it would look for the JobManager at the old port for ever
         if not _is_alive(state, "jobmanager"):
             prepare_flink(folder, rest_port=rest, rpc_port=state.ports["flink_rpc"])
         jobmanager = self._ensure(
@@ -237,9 +242,15 @@ class Stack:
         wait_ready(taskmanager, lambda: bool(num_taskmanagers(rest)), deadline_s=READY_S)
 
     def _own_ports(self, state: StackState, program: str, names: list[str], say: Say) -> list[int]:
-        """The program's ports. One that somebody else listens on by now is exchanged: theirs must not be taken for ours."""
+        """The program's ports. One that somebody else listens on by now is exchanged: theirs must not be taken for ours.
+
+        A JVM that was killed can hold its ports for a moment after it counts as dead; that is waited for.
+        """
         for name in names:
-            if not _is_alive(state, program) and _listens(state.ports[name]):
+            end = time.monotonic() + PORT_S
+            while (taken := not _is_alive(state, program) and _listens(state.ports[name])) and time.monotonic() < end:
+                time.sleep(0.05)
+            if taken:
                 say(f"port {state.ports[name]} is taken by another program: {name} gets another one")
                 (state.ports[name],) = free_ports(1)
                 self._save(state)

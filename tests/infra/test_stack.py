@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,10 @@ def test_killed_parts_come_back_and_down_leaves_nothing(tmp_path: Path) -> None:
     stack_id = own.state.stack_id
     try:
         for victim in ("taskmanager", "kafka", "redis", "jobmanager"):
-            os.kill(own.state.programs[victim].pid, signal.SIGKILL)
+            running = own.state.programs[victim]
+            os.kill(running.pid, signal.SIGKILL)
+            while running.alive:
+                time.sleep(0.01)
             own.up()
             assert all(part["running"] and part["answers"] for part in own.status().values()), victim
     finally:
