@@ -11,7 +11,7 @@ know it. Read `features/window.py` next for what they mean to a window.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -31,7 +31,6 @@ TripEventType = Literal[
     "requested", "offered", "accepted", "declined", "timed_out", "cancelled", "arrived", "picked_up", "completed"
 ]
 OFFER_EVENT_TYPES: Final = frozenset({"offered", "accepted", "declined", "timed_out"})
-TRIP_EVENT_TYPES: Final[tuple[str, ...]] = get_args(TripEventType)
 DriverStatus = Literal["idle", "en_route", "on_trip", "offline"]
 DecidedBy = Literal["rank", "explore", "assign", "fallback"]
 Quality = Literal["full", "degraded"]

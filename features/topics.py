@@ -147,11 +147,6 @@ class Producer:
         """Run delivery callbacks that are due."""
         self._producer.poll(timeout_s)
 
-    @property
-    def in_flight(self) -> int:
-        """Messages queued or sent and not yet acknowledged."""
-        return len(self._producer)
-
     def flush(self, timeout_s: float = 30.0) -> None:
         """Wait until everything sent is acknowledged. Raises: TopicError when something is not."""
         left = self._producer.flush(timeout_s)
@@ -214,31 +209,6 @@ def read_all(bootstrap: str, topic: str, *, start: Mapping[int, int] | None = No
                 raise TopicError(f"reading {topic} from {bootstrap}: nothing arrived for 60 s, still to read {left}")
     finally:
         consumer.close()
-
-
-class Follower:
-    """Reads topics from their first message on, for as long as it is asked: `poll` returns what is there now."""
-
-    def __init__(self, bootstrap: str, topics: list[str]) -> None:
-        from confluent_kafka import TopicPartition
-
-        self._consumer = _consumer(bootstrap)
-        self._consumer.assign(
-            [TopicPartition(topic, p, 0) for topic in topics for p, _ in _partitions(self._consumer, bootstrap, topic)]
-        )
-
-    def poll(self, timeout_s: float = 0.1, limit: int = 10_000) -> list[Message]:
-        """Up to `limit` messages; empty when none came within `timeout_s`."""
-        messages = []
-        for message in self._consumer.consume(limit, timeout=timeout_s):
-            if message.error() is None:
-                messages.append(_message(message))
-            elif message.error().code() != _partition_eof():
-                raise TopicError(f"reading {message.topic()}: {message.error()}")
-        return messages
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def _consumer(bootstrap: str) -> Any:

@@ -32,10 +32,6 @@ FlinkRest = Annotated[
     str | None,
     typer.Option("--flink", envvar="HAILSTREAM_FLINK", help="URL of Flink's REST (default: the local stack's)"),
 ]
-Actor = Annotated[
-    str,
-    typer.Option(envvar="HAILSTREAM_ACTOR", help="Who does it; kept in the history.", show_default="the user's name"),
-]
 
 
 def kafka_or_local(given: str | None) -> str:
