@@ -21,7 +21,7 @@ from features.spec import PROJECT, Catalogue, FeatureView, Group, TileGroup, fin
 from features.store import FeatureError
 
 FORMAT: Final = 1
-ATTEMPTS: Final = 5
+ATTEMPTS: Final = 20
 
 
 class AppliedGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from infra.local.process import stop, wait_ready
 from infra.local.redis import redis_ready, start_redis
 from infra.local.stack import Stack, free_ports
+
+# Deadlines measure the machine, not the code: a busy one must not fail a right test.
+settings.register_profile("hailstream", deadline=None)
+settings.load_profile("hailstream")
 
 
 @pytest.fixture(scope="session")
