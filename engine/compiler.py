@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.experiment import lay_out
 from engine.request import body_decoder
-from engine.strategy import ENVELOPE, CompiledArms, CompiledRule, CompiledStrategy, Param, Strategy
+from engine.strategy import ENVELOPE, CompiledArms, CompiledLet, CompiledRule, CompiledStrategy, Param, Strategy
 from features.expr import Column, Mistake, Mistakes, Program, SourceText, Type, compile_expr
 from features.expr.errors import mistake_at
 
@@ -85,8 +85,8 @@ class _Compiler:
             arms=arms,
             param_columns={f"params.{p.name}": constant(p.default, p.type) for p in params},
             param_values={p.name: p.default for p in params},
-            lets_before=before,
-            lets_after=after,
+            steps_before=tuple(CompiledLet(name=name, program=program) for name, program in before),
+            steps_after=tuple(CompiledLet(name=name, program=program) for name, program in after),
             drops=drops,
             adjusts=adjusts,
             on_late=on_late,

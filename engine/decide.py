@@ -22,7 +22,8 @@ from engine.feature_source import missing_batch
 from engine.model import Model
 from engine.request import Request, request_columns
 from engine.scorer import Scored, score
-from engine.strategy import CompiledRule, CompiledStrategy, Explore, Strategy
+from engine.strategy import CompiledLet, CompiledRule, CompiledStrategy, Explore, Strategy
+from engine.table import CompiledTable
 from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
 from features.records import Decision, ModelOutput
@@ -78,8 +79,7 @@ def decide(
     for role, batch in batches.items():
         for name in batch.names:
             columns[f"{role}.{name}"] = Column(batch.columns[name], batch.valid[name])
-    for name, program in compiled.lets_before:
-        columns[name] = evaluate(program, columns)
+    _compute(compiled.steps_before, columns)
 
     # Rules without models: the first one that holds drops the candidate, later ones do not look at it any more.
     alive_K = np.ones(num_candidates, dtype=bool)
@@ -102,8 +102,7 @@ def decide(
         columns = {name: _take(columns[name], survivors_S, num_candidates) for name in live.read_after}
     left_ms = budget_ms - (clock() - started) * 1000.0
     outputs, model_problem = _ask_models(live, columns, survivors_S, num_candidates, left_ms, clock)
-    for name, program in compiled.lets_after:
-        columns[name] = evaluate(program, columns)
+    _compute(compiled.steps_after, columns)
     score_S, known_S = _score(compiled, columns, survivors_S, fired_K, unknown_K)
 
     # Rank, explore, draw.
@@ -154,6 +153,15 @@ def decide(
         layers_read=list(compiled.layers_read),
         params=params,
     )
+
+
+def _compute(steps: Sequence[CompiledLet | CompiledTable], columns: dict[str, Column]) -> None:
+    """The named values and tables, into `columns`."""
+    for step in steps:
+        if isinstance(step, CompiledLet):
+            columns[step.name] = evaluate(step.program, columns)
+        else:
+            columns.update(step.lookup(columns))
 
 
 def propensities(explore: Explore, scores: Sequence[float]) -> list[float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.decide import SCORE_NOT_FINITE
-from engine.strategy import CompiledStrategy
+from engine.strategy import CompiledLet, CompiledStrategy
 from features.expr import Program
 from features.records import Decision
 from features.rows import Status, from_served
@@ -195,7 +195,8 @@ def _programs(decision: Decision, compiled: CompiledStrategy, row: int) -> list[
 
 def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> set[str]:
     """The names that programs read, a `let` replaced by what it reads itself."""
-    lets = dict((*compiled.lets_before, *compiled.lets_after))
+    steps = (*compiled.steps_before, *compiled.steps_after)
+    lets = {step.name: step.program for step in steps if isinstance(step, CompiledLet)}
     found: set[str] = set()
     left = [name for program in programs for name in program.names]
     while left:

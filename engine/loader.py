@@ -305,7 +305,14 @@ class _Reader(Fields):
             return None
         sources = {name: self.expression(parts[name], f"rule {identifier}.{name}") for name in effects}
         why = self.text(parts["why"], "why", default="") if "why" in parts else ""
-        return Rule(id=identifier, condition=condition, drop=drop, why=why, **sources)
+        return Rule(
+            id=identifier,
+            condition=condition,
+            drop=drop,
+            add=sources.get("add"),
+            multiply=sources.get("multiply"),
+            why=why,
+        )
 
     # ---------- ranking, exploring ----------
 
@@ -345,4 +352,4 @@ class _Reader(Fields):
                 numbers[name] = self.number(
                     parts[name], f"explore.{name}", kind=float, low=low, high=high, default=high
                 )
-        return Explore(kind=kind, salt=salt, **numbers)
+        return Explore(kind=kind, salt=salt, epsilon=numbers["epsilon"], temperature=numbers["temperature"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.experiment import lay_out
@@ -59,9 +60,10 @@ def _param(fields: Fields, key: ScalarNode, node: Node) -> Param | None:
     if bounds.get("min", -math.inf) > bounds.get("max", math.inf):
         fields.note(parts["min"], "bound", f"min {bounds['min']:g} is above max {bounds['max']:g}")
     layer = fields.text(parts["layer"], f"{what}.layer", default="") if "layer" in parts else None
-    param = Param(name=key.text, type=kind, default=None, layer=layer, **bounds)
+    low, high = bounds.get("min"), bounds.get("max")
+    param = Param(name=key.text, type=kind, default=None, layer=layer, min=low, max=high)
     default = _param_value(fields, parts["default"], param, f"{what}.default")
-    return Param(name=key.text, type=kind, default=default, layer=layer, **bounds)
+    return replace(param, default=default)
 
 
 def _param_value(fields: Fields, node: Node, param: Param, what: str) -> Any:

@@ -8,19 +8,24 @@ against the applied features, and what `engine/decide.py` runs. A request's or c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import msgspec
 
     from engine.experiment import Bucketing
-    from features.expr import Column, Program, SourceText, Type
+    from engine.table import CompiledTable
+    from features.expr import Column, Facts, Program, SourceText, Type
     from features.spec import FeatureView
 
 ENVELOPE: Final = ("order_id", "city", "product")  # texts of every request, known as names without being declared
 CHAMPION: Final = "champion"
-EXPLORE_KINDS: Final = ("none", "epsilon", "softmax")
+EXPLORE_KINDS: Final = ("none", "epsilon", "softmax", "top_k_softmax")
+ON_UNKNOWN: Final = ("skip", "fire", "fail_row")
+HITS: Final = ("first", "unique", "collect")
+COLLECTS: Final = ("sum", "min", "max", "count")
+EXPERIMENT_KINDS: Final = ("hash", "switchback")
 
 
 class StrategyError(ValueError):
@@ -37,6 +42,7 @@ class Param:
     min: float | None = None
     max: float | None = None
     layer: str | None = None
+    unit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +58,71 @@ class ModelUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One named condition and its effect: drop the candidate, or add to or multiply its score."""
+    """One named condition and its effect: drop the candidate, or change its score (`set`, then `add`, then `multiply`).
+
+    `on_unknown` says what a condition that is null or a row error means: `skip` it, `fire` it, or `fail_row` (drop the
+    candidate); None when the author did not say, which is `skip`. Either way the `unknown` bit is set. `kill_switch` is a
+    name under which the rule can be switched off, besides its id.
+    """
 
     id: str
     condition: SourceText
     drop: bool
+    set: SourceText | None = None
     add: SourceText | None = None
     multiply: SourceText | None = None
     why: str = ""
+    owner: str = ""
+    kill_switch: str = ""
+    on_unknown: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one cell of a decision table accepts.
+
+    kind: `any` (null too), `null`, `values` (one of `values`, never null), `range` (from `low` to `high`, each open or closed,
+    None for no bound; never null). `text` and the place are as written, for messages.
+    """
+
+    kind: str
+    values: tuple[Any, ...] = ()
+    low: float | int | None = None
+    high: float | int | None = None
+    low_open: bool = False
+    high_open: bool = False
+    text: str = ""
+    line: int = 0
+    col: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """One line of the CSV: a cell per input, a value per output (None is null). `line` is its line in that file."""
+
+    cells: tuple[Cell, ...]
+    outputs: tuple[Any, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A decision table. Its outputs are the names `table.output` of the strategy.
+
+    `hit`: the `first` row that matches; `unique`: no two rows may match; `collect`: `collect` (sum, min, max, count) over
+    all rows that match. `on_gap`, when no row matches: `error` (a row error), `null`, or the values of `gap_values`.
+    """
+
+    name: str
+    hit: str
+    on_gap: str  # "error", "null" or "default"
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, Type]
+    rows: tuple[TableRow, ...]
+    file: str  # of the CSV
+    collect: str = "sum"
+    gap_values: Mapping[str, Any] = field(default_factory=dict)
+    source: SourceText | None = None  # its name in the strategy file, for messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +137,18 @@ class Rank:
 @dataclass(frozen=True, kw_only=True)
 class Explore:
     """How the draw is made: `none` takes the best; `epsilon` spreads that share evenly over the kept ones and gives
-    the rest to the best; `softmax` goes by exp(score / temperature)."""
+    the rest to the best; `softmax` goes by exp(score / temperature); `top_k_softmax` is softmax over the best `top_k`."""
 
     kind: str = "none"
     epsilon: float = 0.0
     temperature: float = 0.0
+    top_k: int = 0
     salt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One side of an experiment: its share of the layer and what it sets, `{param name: value}`."""
+    """One side of an experiment: its share of the admitted units and what it sets, `{param name: value}`."""
 
     name: str
     share: float
@@ -93,13 +157,33 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A named split of a layer by a hash of (salt, the value of `unit`)."""
+    """A named split of a layer. `hash`: by (salt, the value of `unit`). `switchback`: by (salt, the value of `region`, the
+    window of `window_ms` that the request's as_of_ms falls in).
+
+    `exposure` is the share of units that are admitted at all, by a hash of its own, so that raising it only adds units.
+    `where` admits only requests for which it is true; it reads request fields and the envelope.
+    """
 
     name: str
     layer: str
     unit: str
     salt: str
     arms: tuple[Arm, ...]
+    kind: str = "hash"
+    exposure: float = 1.0
+    where: SourceText | None = None
+    region: str = ""
+    window_ms: int = 0
+    source: SourceText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """An independent hash space that owns parameters. `holdout` is the share of units that no experiment of it touches."""
+
+    name: str
+    holdout: float = 0.0
+    salt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +198,11 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One file as written. `hash` is the SHA-256 of its text: what a Decision names."""
+    """One file as written. `hash` is the SHA-256 of its text and of the tables it names: what a Decision names.
+
+    `facts` are units and bounds by name, of every name that has any. `outputs` are named values of every survivor.
+    `shadow_of` names the strategy whose requests this one also decides, off the request path and without effect.
+    """
 
     name: str
     version: int
@@ -133,6 +221,13 @@ class Strategy:
     rank: Rank
     explore: Explore
     experiments: tuple[Experiment, ...]
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    outputs: tuple[tuple[str, SourceText], ...] = ()
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    owner: str = ""
+    shadow_of: str | None = None
+    tests: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,6 +241,17 @@ class CompiledRule:
     add: Program | None
     multiply: Program | None
     why: str
+    set: Program | None = None
+    on_unknown: str = "skip"
+    kill_switch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompiledLet:
+    """A named value: a column under its name."""
+
+    name: str
+    program: Program
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,13 +262,15 @@ class CompiledArms:
     bucketing: Bucketing
     columns: tuple[Mapping[str, Column], ...]
     values: tuple[Mapping[str, Any], ...]
+    where: Program | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CompiledStrategy:
     """What runs. Programs are grouped by when they are needed; `names` types every name a model may use.
 
-    `lets_before` need no model; `lets_after` do. `read_after` are the columns that anything after the drop rules reads.
+    `steps_before` (lets and tables in an order in which each can be computed) need no model; `steps_after` do.
+    `read_after` are the columns that anything after the drop rules reads, `outputs` the programs of the named outputs.
     """
 
     strategy: Strategy
@@ -171,8 +279,8 @@ class CompiledStrategy:
     arms: tuple[CompiledArms, ...]
     param_columns: Mapping[str, Column]
     param_values: Mapping[str, Any]
-    lets_before: tuple[tuple[str, Program], ...]
-    lets_after: tuple[tuple[str, Program], ...]
+    steps_before: tuple[CompiledLet | CompiledTable, ...]
+    steps_after: tuple[CompiledLet | CompiledTable, ...]
     drops: tuple[CompiledRule, ...]
     adjusts: tuple[CompiledRule, ...]
     on_late: Mapping[str, Program]
@@ -180,6 +288,7 @@ class CompiledStrategy:
     read_after: frozenset[str]
     layers_read: tuple[str, ...]
     schema_fingerprint: str
+    outputs: tuple[CompiledLet, ...] = ()
 
     @property
     def name(self) -> str:

@@ -160,6 +160,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     arms: dict[str, str]
     layers_read: list[str]
     params: dict[str, Any]
+    outputs: dict[str, list[Any]] = {}  # by name, (K,): null for a candidate that was dropped
+    killed: list[str] = []  # ids of rules that were switched off when this was decided
+    shadow_of: str | None = None  # the strategy that answered; this one was only computed beside it
     round_id: Number | None = None
     schema_version: int = SCHEMA_VERSION
 

@@ -12,6 +12,7 @@ shows mistakes. Read `types.py` for what the language knows.
 from features.expr.checker import compile_expr
 from features.expr.columns import Column, evaluate
 from features.expr.errors import Mistake, Mistakes, did_you_mean, mistake_at
+from features.expr.facts import Facts
 from features.expr.interpret import ROW_ERROR, interpret, interpret_marked
 from features.expr.program import Program
 from features.expr.source import SourceText
@@ -25,6 +26,7 @@ __all__ = [
     "ROW_ERROR",
     "STRING",
     "Column",
+    "Facts",
     "Mistake",
     "Mistakes",
     "Program",

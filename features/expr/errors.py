@@ -26,7 +26,10 @@ MAX_NAMES_IN_HINT = 8
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake. `line` and `col` are 1-based, `end_col` is exclusive; `source_line` is that line of the file."""
+    """One mistake. `line` and `col` are 1-based, `end_col` is exclusive; `source_line` is that line of the file.
+
+    `kind` is the stable code of the mistake. A `warning` is worth a look and does not stop what is compiled.
+    """
 
     kind: str
     file: str
@@ -36,6 +39,7 @@ class Mistake:
     message: str
     hint: str = ""
     source_line: str = ""
+    severity: str = "error"  # or "warning"
 
     def format(self) -> str:
         """`file:line:col: message`, the line with a caret below, and the hint."""

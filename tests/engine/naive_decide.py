@@ -28,8 +28,8 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
     fired, unknown = [0] * len(rows), [0] * len(rows)
 
     for row, values in enumerate(rows):
-        for name, program in compiled.lets_before:
-            values[name] = _let(program, values)
+        for step in compiled.steps_before:
+            values[step.name] = _let(step.program, values)
         for rule in compiled.drops:
             holds = interpret(rule.condition, values)
             if holds is None:
@@ -46,8 +46,8 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
         values = rows[row]
         for use in strategy.models:
             values[use] = outputs[use][row]
-        for name, program in compiled.lets_after:
-            values[name] = _let(program, values)
+        for step in compiled.steps_after:
+            values[step.name] = _let(step.program, values)
         score = interpret(compiled.score, values)
         for rule in compiled.adjusts:
             holds = interpret(rule.condition, values)
