@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.commands import demo, engine, features, jobs, samples, stack, training, trips
+from infra.commands import demo, engine, features, jobs, samples, stack, strategies, training, trips
 
 app = typer.Typer(
     name="hailstream",
@@ -24,7 +24,7 @@ app.add_typer(features.app, name="features", rich_help_panel=FEATURES)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=FEATURES)
 DECISIONS = "Decisions"
 app.command(rich_help_panel=DECISIONS)(engine.serve)
-app.add_typer(engine.app, name="strategies", rich_help_panel=DECISIONS)
+app.add_typer(strategies.app, name="strategies", rich_help_panel=DECISIONS)
 MODELS = "Samples and models"
 app.add_typer(samples.app, name="samples", rich_help_panel=MODELS)
 app.command(rich_help_panel=MODELS)(training.train)
