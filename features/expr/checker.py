@@ -47,13 +47,14 @@ def compile_expr(source: SourceText, names: Mapping[str, Type], *, expect: Type 
     if tree is None:
         raise Mistakes(mistakes)
     checker = _Checker(source, names, mistakes)
-    root = checker.check(tree, _NO_NAMES).step
+    checked = checker.check(tree, _NO_NAMES)
+    root = checked.step
     if root is not None and expect is not None:
         root = checker.fit(root, expect)
     if mistakes or root is None:
         raise Mistakes(mistakes)
     used = frozenset(str(step.value) for step in root.walk() if step.step == "name")
-    return Program(root.type, used, source, root)
+    return Program(root.type, used, source, root, checked.if_false)
 
 
 class _Checked(NamedTuple):

@@ -45,12 +45,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled expression. `names` are the names it reads; `str()` prints its steps."""
+    """A compiled expression. `names` are the names it reads; `str()` prints its steps.
+
+    `present_if_not_true` are names that are known (a value or a row error, never null) wherever the expression yields
+    anything but true: what survives a drop rule with this condition.
+    """
 
     type: Type
     names: frozenset[str]
     source: SourceText
     root: Step
+    present_if_not_true: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.root}: {self.type}"
