@@ -1,7 +1,8 @@
 """YAML to Strategy: the shape of a strategy file, every mistake of it at once.
 
 This file reads structure (keys, types of values, what refers to what), with the getters of `engine/fields.py`;
-`engine/params.py` reads parameters and the experiments that set them, `engine/compiler.py` compiles the expressions.
+`engine/params.py` reads parameters, `engine/experiment_loader.py` the experiments that set them, `engine/compiler.py`
+compiles the expressions.
 A section that is wrong does not hide the mistakes of the others: what can be read is read, and the compiler is told
 which names are broken so that it does not complain about them a second time.
 """
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from engine.compiler import compile_strategy
+from engine.experiment_loader import read_experiments
 from engine.fields import KINDS, Fields
-from engine.params import read_experiments, read_params
+from engine.params import read_params
 from engine.strategy import (
     CHAMPION,
     ENVELOPE,
