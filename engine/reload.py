@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from engine.decide import LiveStrategy
 from engine.loader import load_strategy
 from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
+from engine.rules import ColumnRules
 from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
 from features.expr import Mistakes
 from features.read_plan import compile_read_plan
@@ -236,13 +237,12 @@ class Library:
                 logger.error("model %s@%s is not used: %s", use.model, use.version, error)
                 if models[use.name] is None:
                     broken.add(use.name)
-        reads = frozenset().union(*(model.program.reads for model in models.values() if model is not None))
         return LiveStrategy(
             compiled=compiled,
             plan=compile_read_plan(self._registry, {role.name: role.view.name for role in compiled.strategy.roles}),
             models=models,
             broken_models=frozenset(broken),
-            read_after=compiled.read_after | reads,
+            rules=ColumnRules(compiled),
         )
 
     def _model(self, use: ModelUse, compiled: CompiledStrategy, champions: Mapping[str, Any]) -> Model | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,19 @@ import numpy as np
 from engine.decide import LiveStrategy
 from engine.experiment import hash64
 from engine.request import Request
-from features.expr import ROW_ERROR, Program, interpret, interpret_marked
+from engine.strategy import CompiledLet, CompiledRule, Table
+from engine.table import CompiledTable, match_rows
+from features.expr import ROW_ERROR, Program, Type, interpret, interpret_marked
 from features.rows import FeatureBatch
 
 
-def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, FeatureBatch]) -> dict[str, Any]:
+def naive_decide(
+    live: LiveStrategy, request: Request, batches: Mapping[str, FeatureBatch], killed: int = 0
+) -> dict[str, Any]:
     """What a Decision must say of survivors, reasons, bits, scores, propensities, outputs, arms and the chosen one.
 
     `batches` are the features as they were served. Models are asked once for all survivors, in order, as decide does:
-    a matrix product may differ in the last bit by the number of rows.
+    a matrix product may differ in the last bit by the number of rows. `probabilities` are what the models said.
     """
     compiled, strategy = live.compiled, live.compiled.strategy
     params, arms = _params(live, request)
@@ -28,45 +32,51 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
     fired, unknown = [0] * len(rows), [0] * len(rows)
 
     for row, values in enumerate(rows):
-        for step in compiled.steps_before:
-            values[step.name] = _let(step.program, values)
+        _run_steps(compiled.steps_before, values)
         for rule in compiled.drops:
-            holds = interpret(rule.condition, values)
-            if holds is None:
-                unknown[row] |= 1 << rule.bit
-            elif holds:
-                fired[row] |= 1 << rule.bit
-                reasons[row] = rule.id
+            if killed >> rule.bit & 1:
+                continue
+            holds, unsure = _holds(rule, values)
+            fired[row] |= holds << rule.bit
+            unknown[row] |= unsure << rule.bit
+            if holds or (unsure and rule.on_unknown == "fail_row"):
+                reasons[row] = rule.id if holds else f"unknown:{rule.id}"
                 break
 
     survivors = [row for row in range(len(rows)) if reasons[row] is None]
-    outputs = {use: _probabilities(live, use, rows, survivors) for use in strategy.models}
+    probabilities = {use: _probabilities(live, use, rows, survivors) for use in strategy.models}
     scores: list[float | None] = [None] * len(rows)
+    outputs: dict[str, list[Any]] = {named.name: [None] * len(rows) for named in compiled.outputs}
     for row in survivors:
         values = rows[row]
         for use in strategy.models:
-            values[use] = outputs[use][row]
-        for step in compiled.steps_after:
-            values[step.name] = _let(step.program, values)
-        score = interpret(compiled.score, values)
+            values[use] = probabilities[use][row]
+        _run_steps(compiled.steps_after, values)
+        score = _number(interpret(compiled.score, values))
         for rule in compiled.adjusts:
-            holds = interpret(rule.condition, values)
-            amounts = [interpret(p, values) if p is not None else None for p in (rule.add, rule.multiply)]
-            missing = [
-                p is not None and found is None for p, found in zip((rule.add, rule.multiply), amounts, strict=True)
-            ]
-            if holds is None or (holds and any(missing)):
-                unknown[row] |= 1 << rule.bit
+            if killed >> rule.bit & 1:
                 continue
+            holds, unsure = _holds(rule, values)
+            amounts = {
+                name: _number(interpret(program, values))
+                for name, program in (("set", rule.set), ("add", rule.add), ("multiply", rule.multiply))
+                if program is not None
+            }
+            if holds and None in amounts.values():
+                holds, unsure = False, True
+            fired[row] |= holds << rule.bit
+            unknown[row] |= unsure << rule.bit
+            if unsure and rule.on_unknown == "fail_row":
+                reasons[row] = f"unknown:{rule.id}"
+                break
             if holds:
-                fired[row] |= 1 << rule.bit
-                if score is not None:
-                    score = score if amounts[0] is None else score + amounts[0]
-                    score = score if amounts[1] is None else score * amounts[1]
-        if score is None or not math.isfinite(score):
+                score = _adjusted(score, amounts)
+        if reasons[row] is None and (score is None or not math.isfinite(score)):
             reasons[row] = "score_not_finite"
-        else:
-            scores[row] = float(score)
+        if reasons[row] is None:
+            scores[row] = score
+            for named in compiled.outputs:
+                outputs[named.name][row] = _output(interpret(named.program, values), named.program.type)
 
     ties = request.candidates[strategy.rank.ties]
     ranked = sorted(
@@ -81,10 +91,10 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
     u = (hash64(strategy.explore.salt, request.decision_id) >> 11) / 2**53
     chosen, total = None, 0.0
     for row, chance in zip(kept, chances, strict=True):
-        total += chance
-        if chance > 0 and u < total:
-            chosen = row
-            break
+        if chance > 0:
+            chosen, total = row, total + chance
+            if u < total:
+                break
     return {
         "chosen": chosen,
         "reasons": reasons,
@@ -96,7 +106,77 @@ def naive_decide(live: LiveStrategy, request: Request, batches: Mapping[str, Fea
         "params": params,
         "arms": arms,
         "outputs": outputs,
+        "killed": [rule.id for bit, rule in enumerate(strategy.rules) if killed >> bit & 1],
+        "probabilities": probabilities,
     }
+
+
+def _run_steps(steps: Sequence[CompiledLet | CompiledTable], values: dict[str, Any]) -> None:
+    """The named values and tables of one candidate, into `values`."""
+    for step in steps:
+        if isinstance(step, CompiledLet):
+            values[step.name] = _let(step.program, values)
+        else:
+            values |= _table(step.table, values)
+
+
+def _table(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a table for one candidate: of the row that counts, put together by `collect`, or of the gap."""
+    if any(values[name] is ROW_ERROR for name in table.inputs):
+        return {f"{table.name}.{output}": ROW_ERROR for output in table.outputs}
+    found = [table.rows[at].outputs for at in match_rows(table, values)]
+    out: dict[str, Any] = {}
+    for at, output in enumerate(table.outputs):
+        if not found:
+            gap = {"error": ROW_ERROR, "null": None, "default": table.gap_values.get(output)}[table.on_gap]
+            out[f"{table.name}.{output}"] = gap
+        elif table.hit == "collect":
+            out[f"{table.name}.{output}"] = _collected(table.collect, [row[at] for row in found])
+        else:
+            out[f"{table.name}.{output}"] = found[0][at]
+    return out
+
+
+def _collected(collect: str, found: list[Any]) -> Any:
+    """Nulls do not count; nothing that counts is null, but 0 for a count."""
+    known = [value for value in found if value is not None]
+    if collect == "count":
+        return len(known)
+    if not known:
+        return None
+    if collect != "sum":
+        return min(known) if collect == "min" else max(known)
+    total = known[0]
+    for value in known[1:]:
+        total += value
+    return total if isinstance(total, float) or -(2**63) <= total < 2**63 else ROW_ERROR
+
+
+def _holds(rule: CompiledRule, values: Mapping[str, Any]) -> tuple[bool, bool]:
+    """(whether the condition counts as true, whether it could not be told)."""
+    found = interpret(rule.condition, values)
+    return (rule.on_unknown == "fire", True) if found is None else (bool(found), False)
+
+
+def _adjusted(score: float | None, amounts: Mapping[str, float | None]) -> float | None:
+    for name, amount in amounts.items():
+        assert amount is not None
+        if name == "set":
+            score = amount
+        elif score is not None:
+            score = score + amount if name == "add" else score * amount
+    return score
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _output(value: Any, kind: Type) -> Any:
+    """As JSON says it: times in milliseconds, no double that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value // 1000 if value is not None and kind.kind in ("timestamp", "duration") else value
 
 
 def _let(program: Program, values: Mapping[str, Any]) -> Any:
@@ -129,7 +209,7 @@ def _values(
     values |= {f"params.{name}": value for name, value in params.items()}
     for role in live.compiled.strategy.roles:
         found = batches[role.name].row(row if role.per_candidate else 0)
-        values |= {f"{role.name}.{name}": value for name, value in found.items()}
+        values |= {f"{role.name}.{name}": None if value != value else value for name, value in found.items()}
     return values
 
 
@@ -161,7 +241,11 @@ def _chances(explore: Any, scores: list[Any]) -> list[float]:
         return []
     if explore.kind == "softmax":
         weights = [math.exp((score - scores[0]) / explore.temperature) for score in scores]
-        return [weight / sum(weights) for weight in weights]
+        return [weight / math.fsum(weights) for weight in weights]
+    if explore.kind == "top_k_softmax":
+        weights = [math.exp((score - scores[0]) / explore.temperature) for score in scores]
+        weights = [weight if at < explore.top_k else 0.0 for at, weight in enumerate(weights)]
+        return [weight / math.fsum(weights) for weight in weights]
     if explore.kind == "epsilon":
         return [explore.epsilon / len(scores) + (1 - explore.epsilon) * (at == 0) for at in range(len(scores))]
     return [float(at == 0) for at in range(len(scores))]

@@ -15,6 +15,7 @@ import numpy as np
 from engine.decide import LiveStrategy
 from engine.loader import load_strategy
 from engine.model import Model, load_model, model_hash
+from engine.rules import ColumnRules
 from engine.strategy import CompiledStrategy
 from features.expr import Type
 from features.loader import SHIPPED, load_catalogue
@@ -97,13 +98,12 @@ def make_live(
     compiled: CompiledStrategy, registry: Registry, models: Mapping[str, Model | None] | None = None
 ) -> LiveStrategy:
     found = {name: (models or {}).get(name) for name in compiled.strategy.models}
-    reads = frozenset().union(*(model.program.reads for model in found.values() if model is not None))
     return LiveStrategy(
         compiled=compiled,
         plan=compile_read_plan(registry, {role.name: role.view.name for role in compiled.strategy.roles}),
         models=found,
         broken_models=frozenset(),
-        read_after=compiled.read_after | reads,
+        rules=ColumnRules(compiled),
     )
 
 

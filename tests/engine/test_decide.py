@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.decide import LiveStrategy, decide, draw, propensities
+from engine.decide import Features, LiveStrategy, decide
 from engine.experiment import hash01
+from engine.propensity import draw, propensities
 from engine.request import Request, parse
 from engine.server import SHIPPED_STRATEGIES
 from engine.strategy import Explore
@@ -47,18 +48,18 @@ def request_of(live: LiveStrategy, body: dict[str, Any]) -> Request:
     return parse(live.compiled, msgspec.json.encode(body))
 
 
-def check_against_twin(live: LiveStrategy, request: Request, features: RandomFeatures) -> Decision:
-    decision = decide(live, request, features)
+def check_against_twin(live: LiveStrategy, request: Request, features: Features, killed: int = 0) -> Decision:
+    decision = decide(live, request, features, killed=killed)
     served = {role: from_served(batch) for role, batch in decision.features.items()}
-    expected = naive_decide(live, request, served)
-    outputs = expected.pop("outputs")
+    expected = naive_decide(live, request, served, killed)
+    probabilities = expected.pop("probabilities")
     found = {name: getattr(decision, name) for name in expected}
     assert {name: found[name] for name in found if name != "propensities"} == {
         name: expected[name] for name in found if name != "propensities"
     }
     # epsilon's twin adds in another order: 1 ulp; softmax and none are equal to the bit
     assert found["propensities"] == pytest.approx(expected["propensities"], rel=1e-15, abs=0)
-    assert {use: output.values for use, output in decision.model_outputs.items()} == outputs
+    assert {use: output.values for use, output in decision.model_outputs.items()} == probabilities
     return decision
 
 
@@ -204,7 +205,7 @@ def test_spent_budget_asks_no_model(sink: LiveStrategy) -> None:
 
 def test_failing_model_does_not_fail_the_decision(sink: LiveStrategy) -> None:
     class Broken:
-        ref, hash = "accept@v0009", "0" * 64
+        ref, hash, program = "accept@v0009", "0" * 64, sink.models["p_accept"].program  # type: ignore[union-attr]
 
         def score(self, columns: Any, num_rows: int) -> Any:
             raise RuntimeError("the graph divides by nothing")

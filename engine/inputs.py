@@ -1,0 +1,230 @@
+"""What a decision is made of besides the request: the parameters of its arms, features, and what the models say.
+
+`Inputs` is the seam: `LiveInputs` here hashes, reads and asks, each with its rung of last resort (defaults and nulls when
+the store is away, `on_late` or null when a model is), and never raises for what is merely missing. `engine/redecide.py`
+has the form that takes all of it from a Decision's record.
+Legend: K candidates, S survivors of the drop rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.experiment import UNASSIGNED
+from engine.feature_source import missing_batch
+from engine.model import Model
+from engine.request import Request
+from engine.rules import RuleRunner
+from engine.scorer import Scored, score
+from engine.strategy import CompiledStrategy, ModelUse
+from engine.table import CompiledTable
+from features.expr import Column, evaluate
+from features.read_plan import ReadPlan
+from features.records import ModelOutput, ModelSource
+from features.rows import FeatureBatch
+
+_NO_KEY: dict[str, str | int] = {"string": "", "int": -1}  # read in place of a null key, then thrown away
+
+
+class Features(Protocol):
+    """Where features come from; None means that they cannot be had now (engine/feature_source.py)."""
+
+    def read(
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+    ) -> dict[str, FeatureBatch] | None: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LiveStrategy:
+    """A compiled strategy with what it needs to run now. `models` is by the name of the use; None is "no champion yet".
+
+    `broken_models` are uses whose champion is there but must not serve.
+    """
+
+    compiled: CompiledStrategy
+    plan: ReadPlan
+    models: Mapping[str, Model | None]
+    broken_models: frozenset[str]
+    rules: RuleRunner
+
+    @cached_property
+    def feature_reads(self) -> tuple[tuple[str, str, str], ...]:
+        """(role, feature, name) of the features that anything here reads: the others are only recorded."""
+        read = names_read(self.compiled)
+        read |= frozenset().union(*(model.program.reads for model in self.models.values() if model is not None))
+        return tuple(
+            (role.name, spec.name, f"{role.name}.{spec.name}")
+            for role in self.compiled.strategy.roles
+            for spec in role.view.features
+            if f"{role.name}.{spec.name}" in read
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Served:
+    """Features by role, as they were served. `answered`: the store did; `fresh`: every view that was asked is kept up to date."""
+
+    batches: Mapping[str, FeatureBatch]
+    answered: bool
+    fresh: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Said:
+    """What the models said, for the record; `problem`: one of them was late, failed or must not serve."""
+
+    outputs: dict[str, ModelOutput]
+    problem: bool
+
+
+class Inputs(Protocol):
+    """What `decide` asks for, in this order, once each. All put what they find among `columns`."""
+
+    def assign(self, columns: dict[str, Column]) -> tuple[dict[str, str], dict[str, Any]]:
+        """The arm of every experiment that the request is in, and the parameters as they then are."""
+        ...
+
+    def read_features(self, columns: dict[str, Column]) -> Served: ...
+
+    def ask_models(self, columns: dict[str, Column], alive_K: np.ndarray) -> Said:
+        """Puts a column of length K under every model's name; nothing is said of candidates that are dropped."""
+        ...
+
+
+@dataclass(kw_only=True)
+class LiveInputs:
+    """Inputs as they are now. No model is asked for longer than what is left of `budget_ms`, counted from `started`."""
+
+    live: LiveStrategy
+    request: Request
+    features: Features
+    budget_ms: float
+    clock: Callable[[], float]
+    started: float
+
+    def assign(self, columns: dict[str, Column]) -> tuple[dict[str, str], dict[str, Any]]:
+        compiled = self.live.compiled
+        columns.update(compiled.param_columns)
+        arms: dict[str, str] = {}
+        params = dict(compiled.param_values)
+        for split in compiled.arms:
+            experiment = split.experiment
+            arm = split.bucketing.arm_of(experiment.salt, str(self.request.values[experiment.unit]))
+            if arm != UNASSIGNED:
+                arms[experiment.name] = experiment.arms[arm].name
+                columns.update(split.columns[arm])
+                params.update(split.values[arm])
+        return arms, params
+
+    def read_features(self, columns: dict[str, Column]) -> Served:
+        served = self._read()
+        add_features(columns, self.live, served.batches)
+        return served
+
+    def _read(self) -> Served:
+        """One read of all roles. A role without a key is missing whatever the store says, and says nothing of freshness."""
+        request, roles = self.request, self.live.compiled.strategy.roles
+        if not roles:
+            return Served(batches={}, answered=True, fresh=True)
+        keys: dict[str, Sequence[str | int]] = {}
+        keyless = set()
+        for role in roles:
+            if role.per_candidate:
+                keys[role.name] = request.candidates[role.key]
+            elif (key := request.values[role.key]) is not None:
+                keys[role.name] = [key]
+            else:
+                keyless.add(role.name)
+                keys[role.name] = [_NO_KEY[role.view.entity.type]]
+        found = self.features.read(self.live.plan, keys, request.as_of_ms)
+        generations = {plan.role: plan.generation for plan in self.live.plan.roles}
+        batches = {
+            role.name: missing_batch(role, generations[role.name], len(keys[role.name]))
+            if found is None or role.name in keyless
+            else found[role.name]
+            for role in roles
+        }
+        fresh = found is not None and all(
+            role.name in keyless or _is_fresh(batches[role.name], request.as_of_ms, role.view.max_age_ms)
+            for role in roles
+        )
+        return Served(batches=batches, answered=found is not None, fresh=fresh)
+
+    def ask_models(self, columns: dict[str, Column], alive_K: np.ndarray) -> Said:
+        outputs: dict[str, ModelOutput] = {}
+        problem = False
+        for use in self.live.compiled.strategy.models.values():
+            model = self.live.models[use.name]
+            said = self._score(use, model, columns, alive_K)
+            problem |= said.problem is not None or use.name in self.live.broken_models
+            column, source = _with_fallback(self.live.compiled, use.name, said, columns, alive_K)
+            columns[use.name] = column
+            outputs[use.name] = ModelOutput(
+                model=model.ref if model else f"{use.model}@{use.version}",
+                model_hash=model.hash if model else None,
+                source=source,
+                values=column.tolist(),
+            )
+        return Said(outputs=outputs, problem=problem)
+
+    def _score(self, use: ModelUse, model: Model | None, columns: Mapping[str, Column], alive_K: np.ndarray) -> Scored:
+        """The model's answer for the survivors only: rows cost it far more than they cost rules."""
+        rows_S = np.flatnonzero(alive_K)
+        asked = {name: take(columns[name], rows_S, len(alive_K)) for name in model.program.reads} if model else {}
+        left_ms = self.budget_ms - (self.clock() - self.started) * 1000.0
+        return score(model, asked, len(rows_S), budget_ms=min(use.deadline_ms, left_ms), clock=self.clock)
+
+
+def add_features(columns: dict[str, Column], live: LiveStrategy, batches: Mapping[str, FeatureBatch]) -> None:
+    """The features that are read, among the columns. A NaN that arrives as a feature is null from here on."""
+    for role, feature, name in live.feature_reads:
+        batch = batches[role]
+        values, valid = batch.columns[feature], batch.valid[feature]
+        if values.dtype == np.float64:
+            valid = valid & (values == values)
+        columns[name] = Column(values, valid)
+
+
+def names_read(compiled: CompiledStrategy) -> frozenset[str]:
+    """Every name that an expression or a table of the strategy reads."""
+    rules = (*compiled.drops, *compiled.adjusts)
+    programs = [compiled.score, *compiled.on_late.values(), *(named.program for named in compiled.outputs)]
+    programs += [p for rule in rules for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
+    names: set[str] = set()
+    for step in (*compiled.steps_before, *compiled.steps_after):
+        names.update(step.table.inputs if isinstance(step, CompiledTable) else step.program.names)
+    return frozenset(names.union(*(program.names for program in programs)))
+
+
+def take(column: Column, rows_S: np.ndarray, num_rows: int) -> Column:
+    """The column of some rows; a value of the whole request stays as it is.
+
+    With one candidate the two cannot be told apart and need not be: it is gone or it is all there is.
+    """
+    if len(rows_S) == num_rows or len(column.values) != num_rows:
+        return column
+    return Column(column.values[rows_S], column.valid[rows_S], None if column.error is None else column.error[rows_S])
+
+
+def _is_fresh(batch: FeatureBatch, as_of_ms: int, max_age_ms: int) -> bool:
+    return batch.applied_through_ms is not None and as_of_ms - batch.applied_through_ms <= max_age_ms
+
+
+def _with_fallback(
+    compiled: CompiledStrategy, name: str, said: Scored, columns: Mapping[str, Column], alive_K: np.ndarray
+) -> tuple[Column, ModelSource]:
+    """The answer for all K, `on_late` put where the model said nothing. A row error of it is a plain null here: that is
+    what the record of a Decision can say, and the Decision must follow from its record."""
+    values_K, known_K = np.zeros(len(alive_K)), np.zeros(len(alive_K), dtype=np.bool_)
+    values_K[alive_K] = said.probability.values
+    known_K[alive_K] = said.probability.valid
+    if name not in compiled.on_late or said.probability.valid.all():
+        return Column(values_K, known_K), said.source
+    stand_in = evaluate(compiled.on_late[name], columns, num_rows=len(alive_K))
+    column = Column(np.where(known_K, values_K, stand_in.values), (known_K | stand_in.valid) & alive_K)
+    return column, said.source if known_K.any() else "fallback"

@@ -1,0 +1,43 @@
+"""The chance of each candidate, and the draw. Read `engine/strategy.py::Explore` for what the kinds mean.
+
+The doubles are the same wherever a Decision is made or replayed: the chances of kept candidates come from plain IEEE
+arithmetic in ranking order, from the C library's exp and from an exactly rounded sum (`math.fsum`); NumPy's exp and sum
+depend on the processor and on the length of the array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from engine.strategy import Explore
+
+
+def propensities(explore: Explore, scores: Sequence[float]) -> list[float]:
+    """The chance of each kept candidate, best first; they add up to 1 (to rounding), or are none."""
+    num_kept = len(scores)
+    if num_kept == 0:
+        return []
+    if explore.kind == "epsilon":
+        each = explore.epsilon / num_kept
+        return [1.0 - explore.epsilon + each, *([each] * (num_kept - 1))]
+    if explore.kind == "none":
+        return [1.0, *([0.0] * (num_kept - 1))]
+    drawn = scores[: explore.top_k] if explore.kind == "top_k_softmax" else scores
+    best, temperature = scores[0], explore.temperature
+    weights = list(map(math.exp, [(value - best) / temperature for value in drawn]))
+    total = math.fsum(weights)
+    return [*[weight / total for weight in weights], *([0.0] * (num_kept - len(drawn)))]
+
+
+def draw(chances: Sequence[float], u: float) -> int | None:
+    """The first place whose cumulated chance exceeds u in [0, 1). None when there is nothing to choose."""
+    total = 0.0
+    last: int | None = None
+    for place, chance in enumerate(chances):
+        if chance > 0.0:
+            last = place
+            total += chance
+            if u < total:
+                return place
+    return last  # rounding left the sum below u
