@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from engine.experiment import Bucketing
     from engine.table import CompiledTable
-    from features.expr import Column, Facts, Program, SourceText, Type
+    from features.expr import Column, Facts, Mistake, Program, SourceText, Type
     from features.spec import FeatureView
 
 ENVELOPE: Final = ("order_id", "city", "product")  # texts of every request, known as names without being declared
@@ -271,6 +271,7 @@ class CompiledStrategy:
 
     `steps_before` (lets and tables in an order in which each can be computed) need no model; `steps_after` do.
     `read_after` are the columns that anything after the drop rules reads, `outputs` the programs of the named outputs.
+    `warnings` are what the compiler found worth a look.
     """
 
     strategy: Strategy
@@ -289,6 +290,7 @@ class CompiledStrategy:
     layers_read: tuple[str, ...]
     schema_fingerprint: str
     outputs: tuple[CompiledLet, ...] = ()
+    warnings: tuple[Mistake, ...] = ()
 
     @property
     def name(self) -> str:
