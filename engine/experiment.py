@@ -7,18 +7,94 @@ reach the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from features.expr import Column, interpret
 from features.expr.hashing import hash01, hash64, hash64_array
 
-__all__ = ["STEPS", "UNASSIGNED", "Bucketing", "hash01", "hash64", "hash64_array", "lay_out"]
+if TYPE_CHECKING:
+    from engine.strategy import CompiledArms, CompiledStrategy, Experiment
+
+__all__ = [
+    "HOLDOUT",
+    "NOT_EXPOSED",
+    "STEPS",
+    "UNASSIGNED",
+    "Assignment",
+    "Bucketing",
+    "assign",
+    "hash01",
+    "hash64",
+    "hash64_array",
+    "lay_out",
+]
+
+HOLDOUT: Final = "holdout"  # in place of an arm: the unit is in the layer's holdout
+NOT_EXPOSED: Final = "not_exposed"  # in place of an arm: the unit is outside `exposure`
 
 STEPS: Final = 1 << 24  # buckets of one layer; a share is rounded to this grid
 UNASSIGNED: Final = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assignment:
+    """What the experiments of a strategy make of one request.
+
+    `arms` has the arm by experiment, or HOLDOUT or NOT_EXPOSED; an experiment whose `where` is not true is left out.
+    `columns` are all parameters as they then are, by `params.name`, shape (1,); `params` the same as plain values.
+    """
+
+    arms: dict[str, str]
+    columns: dict[str, Column]
+    params: dict[str, Any]
+
+
+def assign(compiled: CompiledStrategy, values: Mapping[str, Any], as_of_ms: int) -> Assignment:
+    """The arm of every experiment, and the parameters that its arms set.
+
+    `values` are the request's fields and the envelope's. Pure: the same values and time are the same assignment.
+    """
+    found = Assignment(arms={}, columns=dict(compiled.param_columns), params=dict(compiled.param_values))
+    for split in compiled.arms:
+        if not _wanted(split, values, as_of_ms):
+            continue
+        experiment = split.experiment
+        unit = unit_of(experiment, values, as_of_ms)
+        layer = compiled.strategy.layers.get(experiment.layer)
+        if layer is not None and _within(layer.holdout, layer.salt, unit):
+            found.arms[experiment.name] = HOLDOUT
+        elif not _within(experiment.exposure, f"{experiment.salt}:exposure", unit):
+            found.arms[experiment.name] = NOT_EXPOSED
+        elif (arm := split.bucketing.arm_of(experiment.salt, unit)) != UNASSIGNED:
+            found.arms[experiment.name] = experiment.arms[arm].name
+            found.columns.update(split.columns[arm])
+            found.params.update(split.values[arm])
+    return found
+
+
+def unit_of(experiment: Experiment, values: Mapping[str, Any], as_of_ms: int) -> str:
+    """What is hashed: the value of the unit as text, or for a switchback `window:region`."""
+    if experiment.kind == "switchback":
+        return f"{as_of_ms // experiment.window_ms}:{values[experiment.region]}"
+    return str(values[experiment.unit])
+
+
+def _wanted(split: CompiledArms, values: Mapping[str, Any], as_of_ms: int) -> bool:
+    """Whether `where` is true; null and a row error are not."""
+    if split.where is None:
+        return True
+    return interpret(split.where, {**values, "as_of": as_of_ms * 1000}) is True
+
+
+def _within(share: float, salt: str, unit: str) -> bool:
+    """Whether the unit is in that share of all units; a larger share has all units of a smaller one."""
+    if share <= 0.0 or share >= 1.0:
+        return share > 0.0
+    return hash64(salt, unit) >> 40 < round(share * STEPS)
 
 
 @dataclass(frozen=True, kw_only=True)
