@@ -18,11 +18,12 @@ from typing import Any, Final
 import numpy as np
 
 from engine.experiment import hash01
-from engine.inputs import Features, Inputs, LiveInputs, LiveStrategy
+from engine.inputs import Features, Inputs, LiveInputs, LiveStrategy, add_features
 from engine.propensity import draw, propensities
-from engine.request import Request, request_columns
+from engine.request import Request
 from engine.rules import KEPT, After, Before
 from engine.strategy import CompiledStrategy, Strategy
+from engine.wire_values import is_time, to_wire
 from features.expr import Column
 from features.records import Decision
 from features.rows import to_served
@@ -58,9 +59,10 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
     compiled, strategy = live.compiled, live.compiled.strategy
 
     # Request, parameters of its arms, features: all columns that are known before anything is decided.
-    columns = request_columns(compiled, request)
-    arms, params = inputs.assign(columns)
-    served = inputs.read_features(columns)
+    assignment = inputs.assign()
+    served = inputs.read_features()
+    columns = {**request.columns, **assignment.columns}
+    add_features(columns, live, served.batches)
 
     # Rules without models, the models for whoever is left, then the score and the rules that adjust it.
     before = live.rules.before(columns, request.num_candidates, killed)
@@ -87,7 +89,7 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         strategy_hash=strategy.hash,
         as_of_ms=request.as_of_ms,
         event_time_ms=request.as_of_ms,
-        request={name: request.values[name] for name in strategy.request},
+        request=dict(request.fields),
         candidate_key=strategy.candidate_key,
         candidate_ids=list(request.candidate_ids),
         candidates={
@@ -106,9 +108,9 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         quality="full" if served.answered and served.fresh and not said.problem else "degraded",
         salt=strategy.explore.salt,
         schema_fingerprint=compiled.schema_fingerprint,
-        arms=arms,
+        arms=assignment.arms,
         layers_read=list(compiled.layers_read),
-        params=params,
+        params=assignment.params,
         outputs=_outputs(compiled, after, survives_K),
         killed=[rule.id for bit, rule in enumerate(strategy.rules) if killed >> bit & 1],
     )
@@ -158,5 +160,7 @@ def _outputs(compiled: CompiledStrategy, after: After, survives_K: np.ndarray) -
         valid_K = column.valid & survives_K
         if column.values.dtype == np.float64:
             valid_K &= np.isfinite(column.values)
-        out[named.name] = Column(column.values, valid_K).tolist()
+        plain = Column(column.values, valid_K).tolist()
+        kind = named.program.type
+        out[named.name] = [to_wire(value, kind) for value in plain] if is_time(kind) else plain
     return out

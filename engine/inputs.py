@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from engine.experiment import UNASSIGNED
+from engine.experiment import Assignment, assign
 from engine.feature_source import missing_batch
 from engine.model import Model
 from engine.request import Request
@@ -83,13 +83,13 @@ class Said:
 
 
 class Inputs(Protocol):
-    """What `decide` asks for, in this order, once each. All put what they find among `columns`."""
+    """What `decide` asks for, in this order, once each."""
 
-    def assign(self, columns: dict[str, Column]) -> tuple[dict[str, str], dict[str, Any]]:
+    def assign(self) -> Assignment:
         """The arm of every experiment that the request is in, and the parameters as they then are."""
         ...
 
-    def read_features(self, columns: dict[str, Column]) -> Served: ...
+    def read_features(self) -> Served: ...
 
     def ask_models(self, columns: dict[str, Column], alive_K: np.ndarray) -> Said:
         """Puts a column of length K under every model's name; nothing is said of candidates that are dropped."""
@@ -107,26 +107,10 @@ class LiveInputs:
     clock: Callable[[], float]
     started: float
 
-    def assign(self, columns: dict[str, Column]) -> tuple[dict[str, str], dict[str, Any]]:
-        compiled = self.live.compiled
-        columns.update(compiled.param_columns)
-        arms: dict[str, str] = {}
-        params = dict(compiled.param_values)
-        for split in compiled.arms:
-            experiment = split.experiment
-            arm = split.bucketing.arm_of(experiment.salt, str(self.request.values[experiment.unit]))
-            if arm != UNASSIGNED:
-                arms[experiment.name] = experiment.arms[arm].name
-                columns.update(split.columns[arm])
-                params.update(split.values[arm])
-        return arms, params
+    def assign(self) -> Assignment:
+        return assign(self.live.compiled, self.request.values, self.request.as_of_ms)
 
-    def read_features(self, columns: dict[str, Column]) -> Served:
-        served = self._read()
-        add_features(columns, self.live, served.batches)
-        return served
-
-    def _read(self) -> Served:
+    def read_features(self) -> Served:
         """One read of all roles. A role without a key is missing whatever the store says, and says nothing of freshness."""
         request, roles = self.request, self.live.compiled.strategy.roles
         if not roles:
@@ -142,17 +126,15 @@ class LiveInputs:
                 keyless.add(role.name)
                 keys[role.name] = [_NO_KEY[role.view.entity.type]]
         found = self.features.read(self.live.plan, keys, request.as_of_ms)
-        generations = {plan.role: plan.generation for plan in self.live.plan.roles}
-        batches = {
-            role.name: missing_batch(role, generations[role.name], len(keys[role.name]))
-            if found is None or role.name in keyless
-            else found[role.name]
-            for role in roles
-        }
-        fresh = found is not None and all(
-            role.name in keyless or _is_fresh(batches[role.name], request.as_of_ms, role.view.max_age_ms)
-            for role in roles
-        )
+        batches = dict(found) if found is not None else {}
+        fresh = found is not None
+        for role in roles:
+            if role.name in batches and role.name not in keyless:
+                through_ms = batches[role.name].applied_through_ms
+                fresh &= through_ms is not None and request.as_of_ms - through_ms <= role.view.max_age_ms
+            else:
+                generation = next(plan.generation for plan in self.live.plan.roles if plan.role == role.name)
+                batches[role.name] = missing_batch(role, generation, len(keys[role.name]))
         return Served(batches=batches, answered=found is not None, fresh=fresh)
 
     def ask_models(self, columns: dict[str, Column], alive_K: np.ndarray) -> Said:
@@ -209,10 +191,6 @@ def take(column: Column, rows_S: np.ndarray, num_rows: int) -> Column:
     if len(rows_S) == num_rows or len(column.values) != num_rows:
         return column
     return Column(column.values[rows_S], column.valid[rows_S], None if column.error is None else column.error[rows_S])
-
-
-def _is_fresh(batch: FeatureBatch, as_of_ms: int, max_age_ms: int) -> bool:
-    return batch.applied_through_ms is not None and as_of_ms - batch.applied_through_ms <= max_age_ms
 
 
 def _with_fallback(

@@ -10,14 +10,14 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from engine.strategy import ENVELOPE
-from features.expr import Column, Type
+from engine.wire_values import column_of_wire, from_wire, python_type, to_column
+from features.expr import Column, Facts, Type
 from features.records import Id, TimeMs
 from features.yaml_source import did_you_mean
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES: Final = 500
 MAX_BODY_BYTES: Final = 1 << 20
-_INT64: Final = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_TEXT: Final = Annotated[str, Meta(max_length=1000)]
-_PYTHON: Final[dict[str, Any]] = {"int": _INT64, "double": float, "bool": bool, "string": _TEXT}
 _AT: Final = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_BOUNDED: Final = ("int", "double")
 _NAMED_FIELD: Final = re.compile(r"(missing required|unknown) field `(?P<name>[^`]+)`")
 
 
@@ -41,11 +39,13 @@ class RequestError(ValueError):
         self.status, self.code, self.message, self.path, self.hint = status, code, message, path, hint
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """One order and its K candidates, checked.
+    """One order and its K candidates, checked, as columns that a decision starts from.
 
-    `values` holds the request's fields and the envelope's; `candidates` one list of K per field, the key among them.
+    `fields` and `candidates` are as they were sent, which is as they are recorded: the request's fields, and one list of K
+    per candidate field, the key among them. `values` has the fields and the envelope as the language sees them.
+    `columns` has all of it by name. Shapes: (1,) for what the whole request shares, (K,) for the candidates' fields.
     """
 
     order_id: str
@@ -54,9 +54,11 @@ class Request:
     city: str
     product: str
     as_of_ms: int
+    fields: Mapping[str, Any]
     values: Mapping[str, Any]
     candidate_ids: list[str]
     candidates: Mapping[str, list[Any]]
+    columns: Mapping[str, Column]
 
     @property
     def num_candidates(self) -> int:
@@ -97,27 +99,57 @@ def parse(compiled: CompiledStrategy, raw: bytes) -> Request:
         raise _located(str(error), strategy) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(400, "malformed", f"not JSON: {error}") from None
-    _check_scope(body, strategy)
-    values = {"order_id": body.order_id, "city": body.city, "product": body.product}
-    for at, name in enumerate(strategy.request):
-        value = getattr(body.request, f"f{at}")
-        if name in values:  # declared though it comes with the envelope: allowed, as long as the two agree
-            if value is not None and value != values[name]:
-                raise RequestError(400, "conflict", f"'{name}' differs from $.{name}", path=f"$.request.{name}")
-            continue
-        values[name] = value
+    fields = {name: getattr(body.request, f"f{at}") for at, name in enumerate(strategy.request)}
     candidates = {name: getattr(body.candidates, f"f{at}") for at, name in enumerate(strategy.candidate_fields)}
-    ids = _check_candidates(candidates, strategy)
+    return build(compiled, body, fields, candidates)
+
+
+class Envelope(Protocol):
+    """What every request says of itself, whatever its strategy; a body has it, and a Decision."""
+
+    order_id: str
+    decision_id: str | None
+    round_id: int | None
+    city: str
+    product: str
+    as_of_ms: int
+
+
+def build(
+    compiled: CompiledStrategy,
+    envelope: Envelope,
+    fields: Mapping[str, Any],
+    candidates: Mapping[str, Any],
+    columns: Mapping[str, Column] | None = None,
+) -> Request:
+    """A Request of values whose types are checked already; here lengths, keys, scope and bounds are.
+
+    `candidates` are lists by field, None for one that was left out. `columns` are the same where they are at hand.
+    Raises: RequestError.
+    """
+    strategy = compiled.strategy
+    _check_scope(envelope, strategy)
+    sent = _with_envelope(envelope, fields)
+    lists: dict[str, list[Any]] = dict(candidates)
+    ids = _check_candidates(lists, strategy)
+    known = {**compiled.names, **strategy.request}
+    values = {name: from_wire(value, known[name]) for name, value in sent.items() if name in known}
+    ready = {name: to_column([value], known[name]) for name, value in values.items()}
+    for name, kind in strategy.candidate_fields.items():
+        ready[name] = columns[name] if columns is not None else column_of_wire(lists[name], kind)
+    _check_bounds(strategy, sent, lists, ready)
     return Request(
-        order_id=body.order_id,
-        decision_id=body.decision_id or default_decision_id(body.order_id, body.round_id, strategy.name),
-        round_id=body.round_id,
-        city=body.city,
-        product=body.product,
-        as_of_ms=body.as_of_ms,
+        order_id=envelope.order_id,
+        decision_id=envelope.decision_id or default_decision_id(envelope.order_id, envelope.round_id, strategy.name),
+        round_id=envelope.round_id,
+        city=envelope.city,
+        product=envelope.product,
+        as_of_ms=envelope.as_of_ms,
+        fields={name: sent[name] for name in strategy.request},
         values=values,
         candidate_ids=ids,
-        candidates=candidates,
+        candidates=lists,
+        columns=ready,
     )
 
 
@@ -127,51 +159,36 @@ def default_decision_id(order_id: str, round_id: int | None, strategy: str) -> s
     return f"dec-{hashlib.blake2b(text, digest_size=12).hexdigest()}"
 
 
-def request_columns(compiled: CompiledStrategy, request: Request) -> dict[str, Column]:
-    """Columns of the request's fields, shape (1,), and of the candidates' fields, shape (K,)."""
-    columns = {
-        name: to_column([request.values[name]], kind) for name, kind in compiled.names.items() if name in request.values
-    }
-    for name, kind in compiled.strategy.candidate_fields.items():
-        columns[name] = to_column(request.candidates[name], kind)
-    return columns
-
-
-def to_column(values: list[Any], kind: Type) -> Column:
-    """A column of plain values, None for null. A double that is not finite is null: NaN is not a value here."""
-    if kind.nullable and None in values:
-        valid = np.array([value is not None for value in values], dtype=bool)
-        values = [_ZERO[kind.kind] if value is None else value for value in values]
-    else:
-        valid = np.ones(len(values), dtype=bool)
-    if kind.kind == "string":
-        texts = np.empty(len(values), dtype=object)
-        texts[:] = values
-        return Column(texts, valid)
-    return Column(np.array(values, dtype=_DTYPE[kind.kind]), valid)
-
-
-_ZERO: Final[dict[str, Any]] = {"int": 0, "double": 0.0, "bool": False, "string": ""}
-_DTYPE: Final[dict[str, Any]] = {"int": np.int64, "double": np.float64, "bool": np.bool_}
-
-
 def _struct(name: str, fields: Mapping[str, Type], *, column: bool) -> type[msgspec.Struct]:
     """A struct with one member per field: a value, or for candidates a list of values."""
     members: list[Any] = []
     for at, (field, kind) in enumerate(fields.items()):
-        value: Any = _PYTHON[kind.kind]
-        if column:
-            value = list.__class_getitem__(value | None if kind.nullable else value)
+        value: Any = list.__class_getitem__(python_type(kind)) if column else python_type(kind)
         optional = kind.nullable or (not column and field in ENVELOPE)
         members.append((f"f{at}", value | None, None) if optional else (f"f{at}", value))
     rename = {f"f{at}": field for at, field in enumerate(fields)}
     return msgspec.defstruct(name, members, rename=rename, kw_only=True, forbid_unknown_fields=True)
 
 
-def _check_scope(body: Any, strategy: Strategy) -> None:
+def _with_envelope(envelope: Envelope, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields and the envelope's values as sent. A strategy may declare what comes with the envelope, as long as the
+    two agree."""
+    sent = {
+        "order_id": envelope.order_id,
+        "city": envelope.city,
+        "product": envelope.product,
+        "as_of": envelope.as_of_ms,
+    }
+    for name, value in fields.items():
+        if name in sent and value not in (None, sent[name]):
+            raise RequestError(400, "conflict", f"'{name}' differs from the envelope's", path=f"$.request.{name}")
+    return {**fields, **sent}
+
+
+def _check_scope(envelope: Envelope, strategy: Strategy) -> None:
     for name in ("city", "product"):
         wanted = strategy.scope[name]
-        found = getattr(body, name)
+        found = getattr(envelope, name)
         if wanted not in ("*", found):
             raise RequestError(
                 400,
@@ -219,6 +236,57 @@ def _check_candidates(candidates: dict[str, Any], strategy: Strategy) -> list[st
     if "" in ids:
         raise RequestError(400, "malformed", "a candidate's key is empty", path=f"$.candidates.{key}[{ids.index('')}]")
     return ids
+
+
+def _check_bounds(
+    strategy: Strategy, sent: Mapping[str, Any], lists: dict[str, Any], columns: dict[str, Column]
+) -> None:
+    """Declared bounds hold from here on: a field of the request outside of them is refused; one of a candidate is null
+    where it may be (in `lists` and `columns`), else refused.
+
+    Raises: RequestError.
+    """
+    for name, kind in strategy.request.items():
+        facts = strategy.facts.get(name)
+        bounded = facts is not None and kind.kind in _BOUNDED and sent[name] is not None
+        if bounded and _outside(np.array([sent[name]]), facts)[0]:
+            raise _out_of_bounds(sent[name], facts, f"$.request.{name}")
+    for name, kind in strategy.candidate_fields.items():
+        facts = strategy.facts.get(name)
+        if facts is None or kind.kind not in _BOUNDED:
+            continue
+        column = columns[name]
+        rows = np.flatnonzero(_outside(column.values, facts) & column.valid).tolist()
+        if not rows:
+            continue
+        if not kind.nullable:
+            raise _out_of_bounds(lists[name][rows[0]], facts, f"$.candidates.{name}[{rows[0]}]")
+        lists[name], valid = list(lists[name]), column.valid.copy()
+        valid[rows] = False
+        for row in rows:
+            lists[name][row] = None
+        columns[name] = Column(column.values, valid)
+
+
+def _outside(values: np.ndarray, facts: Facts) -> np.ndarray:
+    outside = np.zeros(len(values), dtype=np.bool_)
+    if facts.low is not None:
+        outside |= values < facts.low
+    if facts.high is not None:
+        outside |= values > facts.high
+    return outside
+
+
+def _out_of_bounds(value: Any, facts: Facts, path: str) -> RequestError:
+    low, high = ("no bound" if end is None else f"{end:g}" for end in (facts.low, facts.high))
+    unit = f" {facts.unit}" if facts.unit else ""
+    return RequestError(
+        400,
+        "malformed",
+        f"{value} is outside what the strategy declares, from {low} to {high}{unit}",
+        path=path,
+        hint="send a value within the bounds, or change min and max of the field",
+    )
 
 
 def _located(message: str, strategy: Strategy) -> RequestError:

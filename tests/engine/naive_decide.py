@@ -11,8 +11,8 @@ import numpy as np
 from engine.decide import LiveStrategy
 from engine.experiment import hash64
 from engine.request import Request
-from engine.strategy import CompiledLet, CompiledRule, Table
-from engine.table import CompiledTable, match_rows
+from engine.strategy import CompiledLet, CompiledRule
+from engine.table import CompiledTable, look_up_row
 from features.expr import ROW_ERROR, Program, Type, interpret, interpret_marked
 from features.rows import FeatureBatch
 
@@ -117,39 +117,7 @@ def _run_steps(steps: Sequence[CompiledLet | CompiledTable], values: dict[str, A
         if isinstance(step, CompiledLet):
             values[step.name] = _let(step.program, values)
         else:
-            values |= _table(step.table, values)
-
-
-def _table(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs of a table for one candidate: of the row that counts, put together by `collect`, or of the gap."""
-    if any(values[name] is ROW_ERROR for name in table.inputs):
-        return {f"{table.name}.{output}": ROW_ERROR for output in table.outputs}
-    found = [table.rows[at].outputs for at in match_rows(table, values)]
-    out: dict[str, Any] = {}
-    for at, output in enumerate(table.outputs):
-        if not found:
-            gap = {"error": ROW_ERROR, "null": None, "default": table.gap_values.get(output)}[table.on_gap]
-            out[f"{table.name}.{output}"] = gap
-        elif table.hit == "collect":
-            out[f"{table.name}.{output}"] = _collected(table.collect, [row[at] for row in found])
-        else:
-            out[f"{table.name}.{output}"] = found[0][at]
-    return out
-
-
-def _collected(collect: str, found: list[Any]) -> Any:
-    """Nulls do not count; nothing that counts is null, but 0 for a count."""
-    known = [value for value in found if value is not None]
-    if collect == "count":
-        return len(known)
-    if not known:
-        return None
-    if collect != "sum":
-        return min(known) if collect == "min" else max(known)
-    total = known[0]
-    for value in known[1:]:
-        total += value
-    return total if isinstance(total, float) or -(2**63) <= total < 2**63 else ROW_ERROR
+            values |= look_up_row(step.table, values)
 
 
 def _holds(rule: CompiledRule, values: Mapping[str, Any]) -> tuple[bool, bool]:
@@ -172,11 +140,20 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _microseconds(value: Any, kind: Type) -> Any:
+    """A candidate's value as the language sees it: times are sent in milliseconds."""
+    if value is None or not kind.kind.startswith(("timestamp", "duration", "list(timestamp", "list(duration")):
+        return value
+    return [item * 1000 for item in value] if isinstance(value, list) else value * 1000
+
+
 def _output(value: Any, kind: Type) -> Any:
     """As JSON says it: times in milliseconds, no double that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value // 1000 if value is not None and kind.kind in ("timestamp", "duration") else value
+    if value is None or not kind.kind.startswith(("timestamp", "duration", "list(timestamp", "list(duration")):
+        return value
+    return [item // 1000 for item in value] if isinstance(value, list) else value // 1000
 
 
 def _let(program: Program, values: Mapping[str, Any]) -> Any:
@@ -205,7 +182,8 @@ def _values(
     live: LiveStrategy, request: Request, batches: Mapping[str, FeatureBatch], params: Mapping[str, Any], row: int
 ) -> dict[str, Any]:
     values = dict(request.values)
-    values |= {name: column[row] for name, column in request.candidates.items()}
+    for name, kind in live.compiled.strategy.candidate_fields.items():
+        values[name] = _microseconds(request.candidates[name][row], kind)
     values |= {f"params.{name}": value for name, value in params.items()}
     for role in live.compiled.strategy.roles:
         found = batches[role.name].row(row if role.per_candidate else 0)

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.request import RequestError, default_decision_id, parse, request_columns, to_column
+from engine.request import RequestError, default_decision_id, parse
 from engine.strategy import CompiledStrategy
+from engine.wire_values import to_column
 from features.expr import parse_type
 from tests.engine.support import KITCHEN_SINK, catalogue_registry, compile_text, random_body
 
@@ -118,9 +119,9 @@ def test_absent_nullable_column_is_all_null(compiled: CompiledStrategy) -> None:
     del sent["candidates"]["vip"]
     del sent["request"]["note"]
     request = parse(compiled, msgspec.json.encode(sent))
-    columns = request_columns(compiled, request)
-    assert columns["vip"].valid.tolist() == [False] * 3
-    assert columns["note"].valid.tolist() == [False]
+    assert request.columns["vip"].valid.tolist() == [False] * 3
+    assert request.columns["note"].valid.tolist() == [False]
+    assert request.candidates["vip"] == [None] * 3 and request.fields["note"] is None
 
 
 def test_columns_have_the_type_of_their_field() -> None:
