@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +87,8 @@ def test_an_int_is_its_decimal_text() -> None:
 
 
 def test_no_units_are_no_keys() -> None:
-    for units in ([], np.empty(0, dtype=object), np.empty(0, dtype=np.int64), pa.array([], pa.string())):
+    nothing: tuple[Any, ...] = ([], np.empty(0, dtype=object), np.empty(0, dtype=np.int64), pa.array([], pa.string()))
+    for units in nothing:
         assert unit_keys(units).tolist() == []
     assert unit_keys(pa.array(["", ""])).tolist() == unit_keys(["", ""]).tolist() == [0, 0]
 
