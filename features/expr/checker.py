@@ -5,7 +5,8 @@ The language is order-free (a null on one side of `&&` is absorbed by false on t
 the checker alone and no back end needs to know of it.
 
 Deviations from CEL, all at compile time: an int literal next to a double is read as a double when exact; `a ?? b`;
-nullable types; `int / int` does not compile.
+nullable types; `int / int` does not compile; functions that CEL has not (`types.py` marks them). `strict` has none of
+them: what it compiles means in Google's CEL what it means here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from features.expr.errors import Mistake, Mistakes, did_you_mean, mistake_at, name_hint
-from features.expr.nodes import Bad, Binary, Call, In, Literal, Logic, Name, Node, Ternary, Unary
+from features.expr.errors import Mistakes, did_you_mean, mistake_at, name_hint
+from features.expr.literals import LiteralMistake, read_literal
+from features.expr.nodes import Bad, Binary, Call, In, InList, Literal, Logic, Macro, Name, Node, Ternary, Unary
+from features.expr.operands import Operands, with_article
 from features.expr.parser import parse
 from features.expr.program import Program, Step
 from features.expr.source import SourceText
@@ -25,6 +28,7 @@ from features.expr.types import (
     FUNCTIONS,
     INT,
     NULL,
+    ONLY_METHODS,
     OPERATORS,
     STRING,
     Overload,
@@ -32,27 +36,31 @@ from features.expr.types import (
     signature,
 )
 
-_EMPTY_VALUE: Final = {"int": "0", "double": "0.0", "bool": "false", "string": "''"}
+_INT_DIVISION: Final = (Overload("div_int", ("int", "int"), "int"),)  # of the strict mode alone
 _ORDER: Final = frozenset({"<", "<=", ">", ">="})
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
-def compile_expr(source: SourceText, names: Mapping[str, Type], *, expect: Type | None = None) -> Program:
+def compile_expr(
+    source: SourceText, names: Mapping[str, Type], *, expect: Type | None = None, strict: bool = False
+) -> Program:
     """Parse and check an expression over typed names.
 
-    `expect` is the type the result must have; a result that is never null also serves where null is allowed.
+    `expect` is the type the result must have; a result that is never null also serves where null is allowed. `strict`
+    is CEL without our deviations.
     Raises: Mistakes, all of them at once.
     """
     tree, mistakes = parse(source)
     if tree is None:
         raise Mistakes(mistakes)
-    checker = _Checker(source, names, mistakes)
+    checker = _Checker(source, names, mistakes, strict=strict)
     checked = checker.check(tree, _NO_NAMES)
     root = checked.step
     if root is not None and expect is not None:
         root = checker.fit(root, expect)
     if mistakes or root is None:
         raise Mistakes(mistakes)
+    checker.limit_cost(root)
     used = frozenset(str(step.value) for step in root.walk() if step.step == "name")
     return Program(root.type, used, source, root, checked.if_false)
 
@@ -65,9 +73,8 @@ class _Checked(NamedTuple):
     if_false: frozenset[str] = _NO_NAMES
 
 
-class _Checker:
-    def __init__(self, source: SourceText, names: Mapping[str, Type], mistakes: list[Mistake]) -> None:
-        self.source, self.names, self.mistakes = source, names, mistakes
+class _Checker(Operands):
+    """The walk over the tree, one method a kind of node."""
 
     def check(self, node: Node, present: frozenset[str]) -> _Checked:
         """The typed form of a node, where the names in `present` are known not to be null."""
@@ -83,6 +90,10 @@ class _Checker:
             return self._unary(node, present)
         if isinstance(node, In):
             return _Checked(self._in(node, present))
+        if isinstance(node, InList):
+            return _Checked(self._in_list(node, present))
+        if isinstance(node, Macro):
+            return _Checked(self._macro(node, present))
         if isinstance(node, Call):
             return self._call(node, present)
         if isinstance(node, Binary):
@@ -90,41 +101,29 @@ class _Checker:
         assert isinstance(node, Bad)
         return _Checked(None)
 
-    def fit(self, step: Step, expect: Type) -> Step | None:
-        """The step as a value of the expected type, or a mistake."""
-        fitted = _coerce(step, expect.kind)
-        if fitted is None:
-            hint = ""
-            if (step.type.kind, expect.kind) == ("int", "double"):
-                hint = f"convert it: double({self._text(step)})"
-            elif expect.kind == "bool":
-                hint = f"compare it with something: {self._text(step)} == …"
-            elif (step.type.kind, expect.kind) == ("double", "int"):
-                hint = f"convert it: int({self._text(step)})"
-            self._note(step, "type", f"this is {_a(step.type)}, and {_a(expect)} is expected", hint)
-            return None
-        if fitted.type.nullable and not expect.nullable:
-            default = _EMPTY_VALUE.get(expect.kind, "…")
-            hint = f"give a default: {self._operand(step)} ?? {default}"
-            self._note(step, "nullable", f"this may be null ({step.type}), and {_a(expect)} is expected", hint)
-            return None
-        return fitted
-
     # one method a kind of node --------------------------------------------------------------------------------------
 
     def _name(self, node: Name, present: frozenset[str]) -> Step | None:
+        item = self.items.get(node.name)
+        if item is not None:
+            return Step("item", item.type, (), node.start, node.end, item.value)
         found = self.names.get(node.name)
         if found is None:
             self._note(node, "unknown-name", f"unknown name '{node.name}'", self._name_hint(node.name))
+            return None
+        if self.strict and found.nullable:
+            self._not_cel(node, f"'{node.name}' may be null ({found}), and CEL has no such type")
             return None
         if node.name in present:
             found = found.required()
         return Step("name", found, (), node.start, node.end, node.name)
 
     def _name_hint(self, name: str) -> str:
+        if self.items and did_you_mean(name, self.names) is None:
+            return name_hint(name, {*self.names, *self.items})
         owner = name.rpartition(".")[0]
         if owner in self.names and did_you_mean(name, self.names) is None:
-            return f"'{owner}' is {_a(self.names[owner])} and has no fields"
+            return f"'{owner}' is {with_article(self.names[owner])} and has no fields"
         return name_hint(name, self.names)
 
     def _logic(self, node: Logic, present: frozenset[str]) -> _Checked:
@@ -147,6 +146,8 @@ class _Checker:
 
     def _ternary(self, node: Ternary, present: frozenset[str]) -> Step | None:
         condition = self.check(node.condition, present)
+        if node.is_call and self.strict:
+            self._not_cel(node, "CEL has no if(…); write condition ? a : b")
         test = self._bool(condition.step, "? :")
         if test is not None and test.type.nullable:
             hint = f"say what null means: {self._operand(test)} ?? false"
@@ -171,11 +172,15 @@ class _Checker:
 
     def _binary(self, node: Binary, present: frozenset[str]) -> _Checked:
         left, right = self.check(node.left, present).step, self.check(node.right, present).step
+        if self.strict and node.op == "/" and left is not None and left.type.kind == "int":
+            return _Checked(self._apply(node, "/", _INT_DIVISION, [left, right]))
         if node.op in ("==", "!="):
             for one, other in ((left, right), (right, left)):
                 if one is not None and one.step == "const" and one.value is None:
                     return self._null_test(node, other, node.op == "==")
         if node.op == "??":
+            if self.strict:
+                self._not_cel(node, "CEL has no '??'")
             return _Checked(self._coalesce(node, left, right))
         if node.op == "/" and left is not None and right is not None and left.type.kind == right.type.kind == "int":
             a, b = self._text(left), self._text(right)
@@ -217,17 +222,65 @@ class _Checker:
             return None
         known = [option for option in options if option is not None]
         if item.type.kind == "int" and any(option.type.kind == "double" for option in known):
-            item = _coerce(item, "double") or item
-        fitted = [_coerce(option, item.type.kind) for option in known]
+            item = self._coerce(item, "double") or item
+        fitted = [self._coerce(option, item.type.kind) for option in known]
         for option, good in zip(known, fitted, strict=True):
             if good is None:
-                message = f"{_a(option.type)} in a list that is searched for {_a(item.type.required())}"
+                wanted = with_article(item.type.required())
+                message = f"{with_article(option.type)} in a list that is searched for {wanted}"
                 self._note(option, "type", message)
         args = (item, *(option for option in fitted if option is not None))
         return Step(f"in_{item.type.kind}", BOOL, args, node.start, node.end)
 
+    def _in_list(self, node: InList, present: frozenset[str]) -> Step | None:
+        item, target = self.check(node.item, present).step, self._list(node.target, present, "in")
+        if item is None or target is None:
+            return None
+        self._refuse_null(item, "in")
+        fitted = None if item.type.kind == "null" else self._coerce(item, target.type.item.kind)
+        if fitted is None:
+            if item.type.kind != "null":
+                message = f"{with_article(item.type.required())} is looked for in a {target.type}"
+                self._note(item, "type", message, self._mixed_hint([item, Step("", target.type.item, (), 0, 0)]))
+            return None
+        return Step(
+            f"in_{target.type.kind}".replace("(", "_").rstrip(")"), BOOL, (fitted, target), node.start, node.end
+        )
+
+    def _macro(self, node: Macro, present: frozenset[str]) -> Step | None:
+        target = self._list(node.target, present, node.name)
+        if target is None:
+            return None  # without the type of the variable its condition cannot be checked
+        unique, number = node.variable, 2
+        while unique in self.loops or unique in self.names:
+            unique, number = f"{node.variable}#{number}", number + 1
+        self.loops.add(unique)
+        hidden = self.items.get(node.variable)
+        self.items[node.variable] = Step("item", target.type.item, (), node.start, node.end, unique)
+        body = self._bool(self.check(node.body, present - {node.variable}).step, node.name)
+        del self.items[node.variable]
+        if hidden is not None:
+            self.items[node.variable] = hidden
+        return body and Step(node.name, Type("bool", body.type.nullable), (target, body), node.start, node.end, unique)
+
+    def _list(self, node: Node, present: frozenset[str], name: str) -> Step | None:
+        """A list that is not null."""
+        step = self.check(node, present).step
+        if step is None:
+            return None
+        if step.type.is_list:
+            self._refuse_null(step, name)
+            return step
+        hint = "list the values: x in ['a', 'b']" if name == "in" else "lists have names of a type list(…)"
+        if name == "in" and step.type.kind == "string":
+            hint = f"for a part of a text write {self._text(step)}.contains(…)"
+        self._note(step, "type", f"'{name}' takes a list, and this is {with_article(step.type)}", hint)
+        return None
+
     def _call(self, node: Call, present: frozenset[str]) -> _Checked:
         if node.name == "has":
+            if self.strict:
+                self._not_cel(node, "CEL's has() takes a field of a message")
             if len(node.args) == 1 and isinstance(node.args[0], Name):
                 return self._null_test(node, self._name(node.args[0], present), False)
             self._note(node, "type", "has(…) takes one name", "for a value that is computed write '(…) != null'")
@@ -242,7 +295,23 @@ class _Checker:
             message = f"{node.name} does not take {len(args)} argument{'' if len(args) == 1 else 's'}"
             self._note(node, "type", message, f"it is {signature(node.name)}")
             return _Checked(None)
-        return _Checked(self._apply(node, node.name, tuple(fitting), args))
+        if self.strict and not self._is_cel(node, fitting):
+            return _Checked(None)
+        step = self._apply(node, node.name, tuple(fitting), args)
+        read = step and read_literal(step)
+        if isinstance(read, LiteralMistake):
+            self._note(read.at, read.kind, read.message, read.hint)
+            return _Checked(None)
+        return _Checked(read)
+
+    def _is_cel(self, node: Call, overloads: list[Overload]) -> bool:
+        if all(overload.ours for overload in overloads):
+            self._not_cel(node, f"CEL has no {node.name}({', '.join(overloads[0].params)})")
+            return False
+        if node.name in ONLY_METHODS and not node.is_method:
+            self._not_cel(node, f"in CEL {node.name} is called as a method: s.{node.name}(…)")
+            return False
+        return True
 
     def _unknown_function(self, node: Call) -> None:
         near = did_you_mean(node.name, CALL_NAMES)
@@ -257,101 +326,16 @@ class _Checker:
         )
         self.mistakes.append(mistake_at(self.source, node.name_start, node.name_end, "unknown-function", message, hint))
 
-    # rules that nodes share -----------------------------------------------------------------------------------------
-
     def _null_test(self, node: Node, operand: Step | None, is_null: bool) -> _Checked:
         if operand is None:
             return _Checked(None)
+        if self.strict and operand.type.kind != "null":
+            self._not_cel(node, f"CEL does not compare {with_article(operand.type)} with null")
         step = Step("is_null", BOOL, (operand,), node.start, node.end)
         found = frozenset({str(operand.value)}) if operand.step == "name" else _NO_NAMES
         if is_null:
             return _Checked(step, _NO_NAMES, found)
         return _Checked(Step("not", BOOL, (step,), node.start, node.end), found, _NO_NAMES)
-
-    def _apply(self, node: Node, name: str, overloads: tuple[Overload, ...], args: list[Step | None]) -> Step | None:
-        """A strict operator or function: no nullable argument, one overload that fits."""
-        for arg in args:
-            if arg is not None:
-                self._refuse_null(arg, name)
-        known = [arg for arg in args if arg is not None]
-        if len(known) < len(args) or any(arg.type.kind == "null" for arg in known):
-            return None
-        for overload in overloads:
-            fitted = [_coerce(arg, overload.param(index)) for index, arg in enumerate(known)]
-            steps = tuple(arg for arg in fitted if arg is not None)
-            if len(steps) == len(known):
-                return Step(overload.step, Type(overload.result), steps, node.start, node.end)
-        self._no_overload(node, name, overloads, known)
-        return None
-
-    def _no_overload(self, node: Node, name: str, overloads: tuple[Overload, ...], args: list[Step]) -> None:
-        kinds = " and ".join(arg.type.kind for arg in args)
-        hint = self._mixed_hint(args)
-        if not hint and isinstance(node, Call):
-            hint = f"it is {signature(name)}"
-            if name == "string" and args[0].type.kind == "double":
-                hint = "a double has no one spelling; convert it first: string(int(…))"
-        elif not hint:
-            accepted = ", ".join(" and ".join(overload.params) for overload in overloads)
-            hint = f"'{name}' takes {accepted}"
-        self._note(node, "type", f"'{name}' does not take {kinds}", hint)
-
-    def _mixed_hint(self, args: list[Step]) -> str:
-        """The cure for int beside double, which is never converted in silence."""
-        ints = [arg for arg in args if arg.type.kind == "int"]
-        if not ints or {arg.type.kind for arg in args} != {"int", "double"}:
-            return ""
-        first = ints[0]
-        if first.step == "const":
-            return f"{first.value} is not exact as a double; write the double that you mean"
-        return f"convert the int: double({self._text(first)})"
-
-    def _same_kind(self, left: Step, right: Step, where: str) -> tuple[Step, Step] | None:
-        """Both sides as one kind: literals and null give way to the other side."""
-        for kind in (left.type.kind, right.type.kind):
-            a, b = _coerce(left, kind), _coerce(right, kind)
-            if a is not None and b is not None:
-                return a, b
-        message = f"{where} differ: {left.type.kind} and {right.type.kind}"
-        span = (left.start, right.end)
-        hint = self._mixed_hint([left, right]) or "both must have one type"
-        self.mistakes.append(mistake_at(self.source, *span, "type", message, hint))
-        return None
-
-    def _bool(self, step: Step | None, op: str) -> Step | None:
-        if step is None:
-            return None
-        fitted = _coerce(step, "bool")
-        if fitted is None:
-            hint = f"compare it with something: {self._text(step)} == …"
-            self._note(step, "type", f"'{op}' takes bool, and this is {_a(step.type)}", hint)
-        return fitted
-
-    def _refuse_null(self, step: Step, name: str) -> None:
-        if not step.type.nullable:
-            return
-        if step.type.kind == "null":
-            self._note(
-                step, "nullable", f"null cannot stand beside '{name}'", "test for null with '== null' or '!= null'"
-            )
-            return
-        text, default = self._text(step), _EMPTY_VALUE[step.type.kind]
-        hint = f"give a default: ({self._operand(step)} ?? {default})"
-        if step.step == "name":
-            hint = f"guard it: {text} != null && …, or give a default: ({text} ?? {default})"
-        self._note(step, "nullable", f"'{text}' may be null ({step.type}), and '{name}' needs a value", hint)
-
-    def _operand(self, step: Step) -> str:
-        """The text of a step, in parentheses unless it is one word."""
-        text = self._text(step)
-        return text if step.step in ("name", "const") else f"({text})"
-
-    def _text(self, step: Step) -> str:
-        text = " ".join(self.source.text[step.start : step.end].split())
-        return text if len(text) <= 60 else text[:59] + "…"
-
-    def _note(self, where: Node | Step, kind: str, message: str, hint: str = "") -> None:
-        self.mistakes.append(mistake_at(self.source, where.start, where.end, kind, message, hint))
 
 
 def _literal_type(value: bool | int | float | str | None) -> Type:
@@ -360,26 +344,3 @@ def _literal_type(value: bool | int | float | str | None) -> Type:
     if isinstance(value, bool):
         return BOOL
     return INT if isinstance(value, int) else DOUBLE if isinstance(value, float) else STRING
-
-
-def _coerce(step: Step, kind: str) -> Step | None:
-    """The step as that kind: itself, an int literal as an exact double, null as any; through `? :` and `??`."""
-    if step.type.kind == kind:
-        return step
-    if step.step == "const" and step.value is None:
-        return Step("const", Type(kind, True), (), step.start, step.end, None)
-    if step.step == "const" and kind == "double" and isinstance(step.value, int) and not isinstance(step.value, bool):
-        value = float(step.value)
-        return Step("const", DOUBLE, (), step.start, step.end, value) if int(value) == step.value else None
-    if step.step in ("if", "coalesce"):
-        kept = step.args[:1] if step.step == "if" else ()
-        parts = [_coerce(arg, kind) for arg in step.args[len(kept) :]]
-        args = (*kept, *(part for part in parts if part is not None))
-        if len(args) == len(step.args):
-            return Step(step.step, Type(kind, step.type.nullable), args, step.start, step.end)
-    return None
-
-
-def _a(kind: Type) -> str:
-    text = str(kind)
-    return text if text == "null" else f"{'an' if text[0] == 'i' else 'a'} {text}"

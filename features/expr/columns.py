@@ -1,10 +1,13 @@
 """The same meaning over columns, by NumPy: every step is evaluated for all rows, and masks say which rows count.
 
+Read `column_steps.py` for what each strict step does with values; nulls, errors, branches and loops are here.
+
 No branch is skipped: `a != null && a > 0 ? r / a : 0` computes the division for every row and picks by mask, so a bad row
 can neither raise nor change its neighbours. Columns of length 1 (what a whole request shares) stay of length 1 until
-they meet a longer one.
+they meet a longer one. A loop over lists is one evaluation of its condition over the elements of all rows in a row.
 
-Shapes: N rows; values (N,) or (1,): int64, float64, bool, or object holding str; masks the same shape, bool.
+Shapes: N rows; values (N,) or (1,): int64 (also timestamps and durations), float64, bool, or object holding str, or a
+        Python list a row; masks the same shape, bool.
 """
 
 from __future__ import annotations
@@ -14,22 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from features.expr.interpret import STRICT, TWO_63, RowError
+from features.expr.column_steps import CHECKED, DTYPES, FILLERS, TOTAL, Array, Mask, flatten
 from features.expr.program import Program, Step
-from features.expr.types import INT_MAX, INT_MIN
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
-_DTYPES: Final[dict[str, Any]] = {
-    "bool": np.bool_,
-    "int": np.int64,
-    "double": np.float64,
-    "string": np.object_,
-    "null": np.object_,
-}
-_FILLERS: Final[dict[str, Any]] = {"bool": False, "int": 0, "double": 0.0, "string": "", "null": ""}
 _NONE: Final = np.zeros(1, dtype=np.bool_)
 _ALL: Final = np.ones(1, dtype=np.bool_)
 
@@ -81,38 +72,39 @@ Part = tuple[Array, Mask | None, Mask | None]
 
 
 def _evaluate(step: Step, columns: Mapping[str, Column]) -> Part:
-    if step.step == "const":
-        return _constant(step)
-    if step.step == "name":
-        return _given(columns[str(step.value)], step.type.kind)
-    args = [_evaluate(arg, columns) for arg in step.args]
-    if step.step in ("and", "or"):
-        return _kleene(args, absorbing=step.step == "or")
-    if step.step == "if":
-        return _choose(*args)
-    if step.step == "coalesce":
-        return _coalesce(*args)
-    if step.step == "is_null":
-        values, valid, error = args[0]
-        if valid is None:
-            return np.zeros(len(values), np.bool_), None, None
-        return (~valid, None, None) if error is None else (~valid & ~error, ~error, error)
-    return _strict(step.step, args)
+    special = _SPECIAL.get(step.step)
+    if special is not None:
+        return special(step, columns)
+    return _strict(step.step, [_evaluate(arg, columns) for arg in step.args])
 
 
-def _constant(step: Step) -> Part:
-    values = np.empty(1, dtype=_DTYPES[step.type.kind])
-    values[0] = _FILLERS[step.type.kind] if step.value is None else step.value
-    return values, (_NONE if step.value is None else None), None
+def _constant(step: Step, columns: Mapping[str, Column]) -> Part:
+    if step.value is None:
+        return FILLERS[step.type.kind], _NONE, None
+    values = np.empty(1, dtype=DTYPES[step.type.kind])
+    values[0] = step.value
+    return values, None, None
 
 
-def _given(column: Column, kind: str) -> Part:
+def _given(step: Step, columns: Mapping[str, Column]) -> Part:
+    column, kind = columns[str(step.value)], step.type.kind
     values = column.values
     valid = None if column.valid.all() else column.valid
     if valid is not None and values.dtype == np.object_:
-        values = np.where(valid, values, _FILLERS[kind])  # None would break comparisons and casts
+        values = np.where(valid, values, FILLERS[kind])  # None would break comparisons and casts
     error = column.error if column.error is not None and column.error.any() else None
-    return values.astype(_DTYPES[kind], copy=False), valid, error
+    return values.astype(DTYPES[kind], copy=False), valid, error
+
+
+def _is_null(step: Step, columns: Mapping[str, Column]) -> Part:
+    values, valid, error = _evaluate(step.args[0], columns)
+    if valid is None:
+        return np.zeros(len(values), np.bool_), None, None
+    return (~valid, None, None) if error is None else (~valid & ~error, ~error, error)
+
+
+def _logic(step: Step, columns: Mapping[str, Column]) -> Part:
+    return _kleene([_evaluate(arg, columns) for arg in step.args], absorbing=step.step == "or")
 
 
 def _kleene(args: list[Part], *, absorbing: bool) -> Part:
@@ -130,7 +122,8 @@ def _kleene(args: list[Part], *, absorbing: bool) -> Part:
     return result, valid, None if failed is None else failed & ~absorbed
 
 
-def _choose(condition: Part, then: Part, otherwise: Part) -> Part:
+def _choose(step: Step, columns: Mapping[str, Column]) -> Part:
+    condition, then, otherwise = (_evaluate(arg, columns) for arg in step.args)
     test, valid, error = condition
     chosen_valid = _pick(test, then[1], otherwise[1], _ALL)
     chosen_error = _pick(test, then[2], otherwise[2], _NONE)
@@ -146,7 +139,8 @@ def _pick(test: Mask, then: Mask | None, otherwise: Mask | None, absent: Mask) -
     return np.where(test, absent if then is None else then, absent if otherwise is None else otherwise)
 
 
-def _coalesce(left: Part, right: Part) -> Part:
+def _coalesce(step: Step, columns: Mapping[str, Column]) -> Part:
+    left, right = (_evaluate(arg, columns) for arg in step.args)
     values, valid, error = left
     if valid is None:
         return left
@@ -164,14 +158,79 @@ def _strict(step: str, args: list[Part]) -> Part:
         valid = _both(valid, arg_valid)
         error = _either(error, arg_error)
     inputs = [values for values, _, _ in args]
-    checked = _CHECKED.get(step)
+    checked = CHECKED.get(step)
     if checked is None:
-        return _TOTAL[step](*inputs), valid, error
+        return TOTAL[step](*inputs), valid, error
     values, bad = checked(*inputs)
     if not bad.any():
         return values, valid, error
     bad = bad if valid is None else bad & valid
     return values, _both(valid, ~bad), _either(error, bad)
+
+
+def _loop(step: Step, columns: Mapping[str, Column]) -> Part:
+    """`exists` and `all`: the condition over all elements of all rows at once, then Kleene's `||` or `&&` by row."""
+    lists, valid, error = _evaluate(step.args[0], columns)
+    size = len(lists)
+    if size == 1:  # of the whole request: its elements stand beside every row that the condition reads
+        size = next((n for n in _lengths(step.args[1], columns) if n != 1), 1)
+        lists = np.broadcast_to(lists, size)
+    items, rows = flatten(lists, step.args[0].type.item.kind)
+    inside = _Inside(columns, rows)
+    inside[_item_key(step)] = Column(items, np.ones(len(items), np.bool_))
+    values, known, failed = _evaluate(step.args[1], inside)
+    hits = values if step.step == "exists" else ~values
+    hit = _rows_with(hits if known is None else hits & known, rows, size)
+    result = hit if step.step == "exists" else ~hit
+    if known is not None:
+        valid = _both(valid, hit | ~_rows_with(~known, rows, size))
+    if failed is not None:
+        error = _either(error, _rows_with(failed, rows, size) & ~hit)
+    return result, valid, error
+
+
+class _Inside(dict[str, Column]):
+    """The columns inside a loop, one row an element; taken from the outer ones when they are read."""
+
+    def __init__(self, outer: Mapping[str, Column], rows: Array) -> None:
+        super().__init__()
+        self.outer, self.rows = outer, rows
+
+    def __missing__(self, name: str) -> Column:
+        column = self.outer[name]
+        if len(column) != 1:
+            error = None if column.error is None else column.error[self.rows]
+            column = Column(column.values[self.rows], column.valid[self.rows], error)
+        self[name] = column
+        return column
+
+
+def _item(step: Step, columns: Mapping[str, Column]) -> Part:
+    return columns[_item_key(step)].values, None, None
+
+
+def _item_key(step: Step) -> str:
+    return f"loop variable {step.value}"  # no name has a space
+
+
+def _lengths(step: Step, columns: Mapping[str, Column]) -> list[int]:
+    """Lengths of what a condition reads from outside its loop."""
+    inner = {part.value for part in step.walk() if part.step in ("exists", "all")}
+    found = []
+    for part in step.walk():
+        if part.step == "name":
+            found.append(len(columns[str(part.value)]))
+        elif part.step == "item" and part.value not in inner and _item_key(part) in columns:
+            found.append(len(columns[_item_key(part)]))
+    return found
+
+
+def _rows_with(marks: Mask, rows: Array, size: int) -> Mask:
+    """The rows of which any element is marked. Shapes: marks (M,) or (1,), rows (M,); returns (size,) bool."""
+    chosen = rows[np.broadcast_to(marks, len(rows))]
+    found = np.zeros(size, np.bool_)
+    found[chosen] = True
+    return found
 
 
 def _both(a: Mask | None, b: Mask | None) -> Mask | None:
@@ -182,173 +241,15 @@ def _either(a: Mask | None, b: Mask | None) -> Mask | None:
     return b if a is None else a if b is None else a | b
 
 
-# Steps that can fail return (values, bad rows) -------------------------------------------------------------------------
-
-
-def _add_int(a: Array, b: Array) -> tuple[Array, Mask]:
-    total = a + b
-    return total, ((a ^ total) & (b ^ total)) < 0
-
-
-def _sub_int(a: Array, b: Array) -> tuple[Array, Mask]:
-    difference = a - b
-    return difference, ((a ^ b) & (a ^ difference)) < 0
-
-
-def _mul_int(a: Array, b: Array) -> tuple[Array, Mask]:
-    """int64 wraps; rows whose product is near or past the end (by doubles, with room for rounding) are done exactly."""
-    product = a * b
-    near = np.abs(a.astype(np.float64) * b.astype(np.float64)) > TWO_63 / 2
-    if not near.any():
-        return product, near
-    bad = near.copy()
-    left, right = np.broadcast_to(a, near.shape), np.broadcast_to(b, near.shape)
-    for row in np.flatnonzero(near):
-        bad[row] = not INT_MIN <= int(left[row]) * int(right[row]) <= INT_MAX
-    return product, bad
-
-
-def _neg_int(a: Array) -> tuple[Array, Mask]:
-    return -a, a == INT_MIN
-
-
-def _abs_int(a: Array) -> tuple[Array, Mask]:
-    return np.abs(a), a == INT_MIN
-
-
-def _div_int(a: Array, b: Array) -> tuple[Array, Mask]:
-    bad = (b == 0) | ((a == INT_MIN) & (b == -1))
-    divisor = np.where(bad, 1, b)
-    quotient = a // divisor
-    inexact = quotient * divisor != a
-    return quotient + (inexact & ((a < 0) != (divisor < 0))), bad  # NumPy floors; we cut
-
-
-def _mod_int(a: Array, b: Array) -> tuple[Array, Mask]:
-    bad = (b == 0) | ((a == INT_MIN) & (b == -1))
-    return np.fmod(a, np.where(bad, 1, b)), bad
-
-
-def _int_of_double(a: Array) -> tuple[Array, Mask]:
-    bad = ~((a > -TWO_63) & (a < TWO_63))
-    return np.where(bad, 0.0, a).astype(np.int64), bad
-
-
-def _by_row(step: str, dtype: Any) -> Callable[[Array], tuple[Array, Mask]]:
-    """A cast of text, by the interpreter's own routine."""
-
-    def apply(a: Array) -> tuple[Array, Mask]:
-        values, bad = np.zeros(len(a), dtype=dtype), np.zeros(len(a), dtype=np.bool_)
-        for row, text in enumerate(a):
-            try:
-                values[row] = STRICT[step](text)
-            except RowError:
-                bad[row] = True
-        return values, bad
-
-    return apply
-
-
-_CHECKED: Final[dict[str, Callable[..., tuple[Array, Mask]]]] = {
-    "add_int": _add_int,
-    "sub_int": _sub_int,
-    "mul_int": _mul_int,
-    "neg_int": _neg_int,
-    "abs_int": _abs_int,
-    "div_int": _div_int,
-    "mod_int": _mod_int,
-    "int_of_double": _int_of_double,
-    "int_of_string": _by_row("int_of_string", np.int64),
-    "double_of_string": _by_row("double_of_string", np.float64),
-}
-
-
-# Steps that cannot ----------------------------------------------------------------------------------------------------
-
-
-def _compare(compare: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array]:
-    """Comparison of object columns gives object or bool by version; make it bool."""
-    return lambda a, b: np.asarray(compare(a, b), dtype=np.bool_)
-
-
-def _within(a: Array, *options: Array) -> Array:
-    if a.dtype == np.object_ and len(options) > 4:
-        known = {option[0] for option in options}
-        return np.fromiter((value in known for value in a), np.bool_, len(a))
-    found = np.zeros(len(a), dtype=np.bool_)
-    for option in options:
-        found |= np.asarray(a == option[0], dtype=np.bool_)
-    return found
-
-
-def _least(*args: Array) -> Array:
-    least = args[0]
-    for arg in args[1:]:
-        least = np.where((arg < least) | (arg != arg), arg, least)
-    return least
-
-
-def _greatest(*args: Array) -> Array:
-    greatest = args[0]
-    for arg in args[1:]:
-        greatest = np.where((arg > greatest) | (arg != arg), arg, greatest)
-    return greatest
-
-
-def _round(a: Array) -> Array:
-    cut = np.trunc(a)
-    return np.where(np.abs(a - cut) >= 0.5, cut + np.copysign(1.0, a), cut)
-
-
-def _text(function: Callable[..., Any], dtype: Any) -> Callable[..., Array]:
-    """A function of strings, row by row."""
-
-    def apply(*args: Array) -> Array:
-        rows = np.broadcast_arrays(*args)
-        out = np.empty(len(rows[0]), dtype=dtype)
-        for row, values in enumerate(zip(*rows, strict=True)):
-            out[row] = function(*values)
-        return out
-
-    return apply
-
-
-def _contiguous(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """NumPy may take another routine for strided input, with other last bits."""
-    return lambda a: function(np.ascontiguousarray(a))
-
-
-_KINDS: Final = ("bool", "int", "double", "string")
-_TOTAL: Final[dict[str, Callable[..., Array]]] = {
-    "not": np.logical_not,
-    "same": lambda a: a,
-    "add_double": np.add,
-    "sub_double": np.subtract,
-    "mul_double": np.multiply,
-    "div_double": np.divide,
-    "neg_double": np.negative,
-    "abs_double": np.abs,
-    "add_string": np.add,
-    **{f"eq_{kind}": _compare(np.equal) for kind in _KINDS},
-    **{f"ne_{kind}": _compare(np.not_equal) for kind in _KINDS},
-    **{f"lt_{kind}": _compare(np.less) for kind in _KINDS[1:]},
-    **{f"le_{kind}": _compare(np.less_equal) for kind in _KINDS[1:]},
-    **{f"gt_{kind}": _compare(np.greater) for kind in _KINDS[1:]},
-    **{f"ge_{kind}": _compare(np.greater_equal) for kind in _KINDS[1:]},
-    **{f"in_{kind}": _within for kind in _KINDS},
-    **{f"least_{kind}": _least for kind in ("int", "double")},
-    **{f"greatest_{kind}": _greatest for kind in ("int", "double")},
-    "double_of_int": lambda a: a.astype(np.float64),
-    "string_of_int": _text(lambda a: str(int(a)), np.object_),
-    "string_of_bool": _text(lambda a: "true" if a else "false", np.object_),
-    "size": _text(len, np.int64),
-    "starts_with": _text(STRICT["starts_with"], np.bool_),
-    "ends_with": _text(STRICT["ends_with"], np.bool_),
-    "contains": _text(STRICT["contains"], np.bool_),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": _round,
-    "sqrt": _contiguous(np.sqrt),
-    "exp": _contiguous(np.exp),
-    "log1p": _contiguous(np.log1p),
+_SPECIAL: Final[dict[str, Callable[[Step, Mapping[str, Column]], Part]]] = {
+    "const": _constant,
+    "name": _given,
+    "item": _item,
+    "and": _logic,
+    "or": _logic,
+    "if": _choose,
+    "coalesce": _coalesce,
+    "is_null": _is_null,
+    "exists": _loop,
+    "all": _loop,
 }

@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from features.expr import hashing, regex
 from features.expr.program import Program, Step
-from features.expr.types import INT_MAX, INT_MIN
+from features.expr.times import (
+    FIELDS,
+    RANGES,
+    SECOND,
+    civil,
+    duration_field,
+    format_duration,
+    format_timestamp,
+    parse_duration,
+    parse_timestamp,
+)
+from features.expr.types import INT_MAX, INT_MIN, SCALARS, Type
+from features.expr.zones import UnknownZone, local_time
 
 INT_TEXT: Final = r"[-+]?[0-9]+"
 DOUBLE_TEXT: Final = r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"
@@ -31,7 +45,7 @@ ROW_ERROR: Final = _Error()  # may be given for a name, too: what another expres
 def interpret(program: Program, values: Mapping[str, Any]) -> Any | None:
     """The value of the expression for one row; None is null, and also the value of a row error.
 
-    `values` has every name of `program.names`; ROW_ERROR for one that is itself a row error.
+    `values` has every name of `program.names`; ROW_ERROR for one that is itself a row error. Times are microseconds.
     Raises: KeyError for a name that is not there.
     """
     return interpret_marked(program, values)[0]
@@ -48,7 +62,11 @@ def _value(step: Step, values: Mapping[str, Any]) -> Any:
     if step.step == "const":
         return step.value
     if step.step == "name":
-        return _given(values[str(step.value)], step.type.kind)
+        return _given(values[str(step.value)], step.type)
+    if step.step == "item":
+        return values[_item_key(step)]
+    if step.step in ("exists", "all"):
+        return _loop(step, values)
     args = [_value(arg, values) for arg in step.args]
     if step.step in ("and", "or"):
         return _kleene(args, absorbing=step.step == "or")
@@ -78,13 +96,32 @@ def _kleene(args: list[Any], *, absorbing: bool) -> Any:
     return None if any(arg is None for arg in args) else not absorbing
 
 
-def _given(value: Any, kind: str) -> Any:
-    """An input as the plain Python value of its declared kind."""
+def _loop(step: Step, values: Mapping[str, Any]) -> Any:
+    """`exists` is the `||`, and `all` the `&&`, of the condition for every element."""
+    given = _value(step.args[0], values)
+    if given is None or given is ROW_ERROR:
+        return given
+    inside = dict(values)
+    found = []
+    for item in given:
+        inside[_item_key(step)] = item
+        found.append(_value(step.args[1], inside))
+    return _kleene(found, absorbing=step.step == "exists")
+
+
+def _item_key(step: Step) -> str:
+    return f"loop variable {step.value}"  # no name has a space
+
+
+def _given(value: Any, type_: Type) -> Any:
+    """An input as the plain Python value of its declared type."""
     if value is None or value is ROW_ERROR:
         return value
+    if type_.is_list:
+        return [_given(item, type_.item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
-    return float(value) if kind == "double" else bool(value) if kind == "bool" else value
+    return float(value) if type_.kind == "double" else bool(value) if type_.kind == "bool" else value
 
 
 def _checked(value: int) -> int:
@@ -97,6 +134,21 @@ def _div_int(a: int, b: int) -> int:
     if b == 0:
         raise RowError("division by zero")
     return _checked(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
+
+
+def _within(kind: str) -> Callable[[int], int]:
+    """The value, when it is a timestamp or a duration at all."""
+    low, high = RANGES[kind]
+
+    def apply(value: int) -> int:
+        if not low <= value <= high:
+            raise RowError(f"{kind} out of range")
+        return value
+
+    return apply
+
+
+_timestamp, _duration = _within("timestamp"), _within("duration")
 
 
 def _mod_int(a: int, b: int) -> int:
@@ -130,6 +182,46 @@ def _double_of_string(text: str) -> float:
     if not re.fullmatch(DOUBLE_TEXT, text):
         raise RowError("bad cast")
     return float(text)
+
+
+def _parsed(parse: Callable[[str], int]) -> Callable[[str], int]:
+    def apply(text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError:
+            raise RowError("bad cast") from None
+
+    return apply
+
+
+def _zoned(field: str) -> Callable[[int, str], int]:
+    def apply(value: int, zone: str) -> int:
+        try:
+            return int(civil(field, local_time(value, zone)))
+        except UnknownZone:
+            raise RowError("unknown time zone") from None
+
+    return apply
+
+
+def _matches(text: str, pattern: str) -> bool:
+    try:
+        return regex.compile_pattern(pattern).search(text) is not None
+    except UnicodeEncodeError:
+        raise RowError("half a character") from None
+
+
+def _hash01(salt: str, unit: str) -> float:
+    try:
+        return hashing.hash01(salt, unit)
+    except UnicodeEncodeError:
+        raise RowError("half a character") from None
+
+
+def _sign(value: Any) -> Any:
+    """-1, 0 or 1 of the kind of the value; NaN stays."""
+    kind = type(value)
+    return kind(1) if value > 0 else kind(-1) if value < 0 else kind(0) if value == 0 else value
 
 
 def _least(*args: Any) -> Any:
@@ -170,12 +262,12 @@ def _round(value: float) -> float:
     return math.copysign(cut, value)
 
 
-def _numpy(function: Callable[[Any], Any]) -> Callable[[float], float]:
-    """The routine that `columns.py` uses too, so that both give the same bits."""
+def _numpy(function: Callable[..., Any]) -> Callable[..., float]:
+    """The routine that the columns use too, so that both give the same bits."""
 
-    def apply(value: float) -> float:
+    def apply(*values: float) -> float:
         with np.errstate(all="ignore"):
-            return float(function(np.array([value]))[0])
+            return float(function(*(np.array([value]) for value in values))[0])
 
     return apply
 
@@ -197,29 +289,56 @@ STRICT: Final[dict[str, Callable[..., Any]]] = {
     "neg_double": lambda a: -a,
     "abs_double": lambda a: abs(a),
     "add_string": lambda a, b: a + b,
-    **{f"eq_{kind}": lambda a, b: a == b for kind in ("bool", "int", "double", "string")},
-    **{f"ne_{kind}": lambda a, b: a != b for kind in ("bool", "int", "double", "string")},
-    **{f"lt_{kind}": lambda a, b: a < b for kind in ("int", "double", "string")},
-    **{f"le_{kind}": lambda a, b: a <= b for kind in ("int", "double", "string")},
-    **{f"gt_{kind}": lambda a, b: a > b for kind in ("int", "double", "string")},
-    **{f"ge_{kind}": lambda a, b: a >= b for kind in ("int", "double", "string")},
-    **{f"in_{kind}": lambda a, *options: any(a == o for o in options) for kind in ("bool", "int", "double", "string")},
+    "add_timestamp_duration": lambda a, b: _timestamp(a + b),
+    "add_duration_timestamp": lambda a, b: _timestamp(a + b),
+    "add_duration": lambda a, b: _duration(a + b),
+    "sub_timestamp_duration": lambda a, b: _timestamp(a - b),
+    "sub_timestamp_timestamp": lambda a, b: _duration(a - b),
+    "sub_duration": lambda a, b: _duration(a - b),
+    **{f"eq_{kind}": lambda a, b: a == b for kind in SCALARS},
+    **{f"ne_{kind}": lambda a, b: a != b for kind in SCALARS},
+    **{f"lt_{kind}": lambda a, b: a < b for kind in SCALARS[1:]},
+    **{f"le_{kind}": lambda a, b: a <= b for kind in SCALARS[1:]},
+    **{f"gt_{kind}": lambda a, b: a > b for kind in SCALARS[1:]},
+    **{f"ge_{kind}": lambda a, b: a >= b for kind in SCALARS[1:]},
+    **{f"in_{kind}": lambda a, *options: any(a == o for o in options) for kind in SCALARS},
+    **{f"in_list_{kind}": lambda a, items: any(a == item for item in items) for kind in SCALARS},
     **{f"least_{kind}": _least for kind in ("int", "double")},
     **{f"greatest_{kind}": _greatest for kind in ("int", "double")},
     "double_of_int": float,
     "double_of_string": _double_of_string,
     "int_of_double": _int_of_double,
     "int_of_string": _int_of_string,
+    "int_of_timestamp": lambda a: a // SECOND,
+    "timestamp_of_int": lambda a: _timestamp(a * SECOND),
+    "timestamp_of_string": _parsed(parse_timestamp),
+    "duration_of_string": _parsed(parse_duration),
+    "string_of_timestamp": format_timestamp,
+    "string_of_duration": format_duration,
+    **{f"{field}_timestamp": partial(civil, field) for field in FIELDS},
+    **{f"{field}_timestamp_string": _zoned(field) for field in FIELDS},
+    **{f"{field}_duration": partial(duration_field, field) for field in FIELDS[-4:]},
     "string_of_int": str,
     "string_of_bool": lambda a: "true" if a else "false",
     "size": len,
+    "size_list": len,
+    "matches": _matches,
+    "hash01": _hash01,
     "starts_with": lambda a, b: a.startswith(b),
     "ends_with": lambda a, b: a.endswith(b),
     "contains": lambda a, b: b in a,
     "floor": _whole(math.floor),
     "ceil": _whole(math.ceil),
     "round": _round,
+    "trunc": _whole(math.trunc),
+    "sign_int": _sign,
+    "sign_double": _sign,
+    "is_nan": math.isnan,
+    "is_inf": math.isinf,
+    "is_finite": math.isfinite,
     "sqrt": _numpy(np.sqrt),
     "exp": _numpy(np.exp),
+    "log": _numpy(np.log),
     "log1p": _numpy(np.log1p),
+    "pow": _numpy(np.power),
 }

@@ -65,9 +65,10 @@ class _Lexer:
     def __init__(self, source: SourceText, mistakes: list[Mistake]) -> None:
         self.source, self.text, self.mistakes = source, source.text, mistakes
         self.pos = 0
+        self.tokens: list[Token] = []
 
     def run(self) -> list[Token]:
-        tokens: list[Token] = []
+        tokens = self.tokens
         while self.pos < len(self.text):
             match = _TOKEN.match(self.text, self.pos)
             if match is None:
@@ -110,7 +111,7 @@ class _Lexer:
 
     def _word_or_op(self, kind: str, text: str, start: int) -> Token:
         end = self.pos
-        after_dot = start > 0 and self.text[:start].rstrip().endswith(".")
+        after_dot = bool(self.tokens) and self.tokens[-1].text == "."
         meant = None if after_dot else _FOREIGN.get(text)
         if meant is not None:
             self._note(start, end, "syntax", f"'{text}' is written '{meant}' here")

@@ -65,12 +65,31 @@ class In(Node):
 
 
 @dataclass(frozen=True)
+class InList(Node):
+    """`item in list_name`."""
+
+    item: Node
+    target: Node
+
+
+@dataclass(frozen=True)
+class Macro(Node):
+    """`target.exists(variable, body)` or `target.all(variable, body)`."""
+
+    name: str
+    target: Node
+    variable: str
+    body: Node
+
+
+@dataclass(frozen=True)
 class Ternary(Node):
     """`condition ? then : otherwise`, or `if(condition, then, otherwise)`."""
 
     condition: Node
     then: Node
     otherwise: Node
+    is_call: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,7 @@ class Call(Node):
     name_start: int
     name_end: int
     args: tuple[Node, ...]
+    is_method: bool = False
 
 
 @dataclass(frozen=True)

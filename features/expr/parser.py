@@ -10,9 +10,9 @@ from typing import Final, NoReturn
 
 from features.expr.errors import Mistake, mistake_at
 from features.expr.lexer import Stop, Token, lex
-from features.expr.nodes import Bad, Binary, Call, In, Literal, Logic, Name, Node, Ternary, Unary
+from features.expr.nodes import Bad, Binary, Call, In, InList, Literal, Logic, Macro, Name, Node, Ternary, Unary
 from features.expr.source import SourceText
-from features.expr.types import FUNCTIONS, INT_MAX, INT_MIN, METHODS
+from features.expr.types import FUNCTIONS, INT_MAX, INT_MIN, MACROS, METHODS
 
 MAX_TEXT: Final = 32_768
 MAX_NODES: Final = 4_096
@@ -165,7 +165,7 @@ class _Parser:
             return node
         if token.kind == "op" and token.text in "[{":
             self._fail(
-                token, f"{self._quoted(token)} cannot stand here", "lists stand only behind 'in'; there are no maps"
+                token, f"{self._quoted(token)} cannot stand here", "[…] stands only behind 'in'; there are no maps"
             )
         self._fail(token, f"expected a value, found {self._quoted(token)}")
 
@@ -212,6 +212,7 @@ class _Parser:
         return node
 
     def _call(self, name_token: Token, name: str, start: int, args: list[Node], name_end: int = 0) -> Node:
+        is_method = bool(args)
         self._take()
         if not self._at(")"):
             args.append(self.ternary())
@@ -220,12 +221,25 @@ class _Parser:
                 args.append(self.ternary())
         closing = self._expect(")", f"close the call of {name}(…)")
         if name == "if" and len(args) == 3:
-            return self._made(Ternary(start, closing.end, _depth(*args), args[0], args[1], args[2]))
+            return self._made(Ternary(start, closing.end, _depth(*args), args[0], args[1], args[2], is_call=True))
+        if name in MACROS:
+            return self._macro(name_token, name, start, closing.end, args, is_method)
         span = (name_token.start, name_end or name_token.end)
-        return self._made(Call(start, closing.end, _depth(*args), name, *span, tuple(args)))
+        return self._made(Call(start, closing.end, _depth(*args), name, *span, tuple(args), is_method))
+
+    def _macro(self, token: Token, name: str, start: int, end: int, args: list[Node], is_method: bool) -> Node:
+        variable = args[1] if len(args) == 3 and is_method else None
+        if not isinstance(variable, Name) or "." in variable.name:
+            message = f"{name} takes a variable and a condition for it"
+            self._note(token.start, token.end, "syntax", message, f"write it as tags.{name}(t, t == 'vip')")
+            return self._made(Bad(start, end, 1))
+        return self._made(Macro(start, end, _depth(*args), name, args[0], variable.name, args[2]))
 
     def _in(self, item: Node) -> Node:
-        self._expect("[", "'in' takes a list of literals: x in ['a', 'b']")
+        if not self._at("["):
+            target = self.coalesce()
+            return self._made(InList(item.start, target.end, _depth(item, target), item, target))
+        self._take()
         options: list[Node] = []
         while not self._at("]"):
             options.append(self.unary())

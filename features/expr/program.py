@@ -1,7 +1,9 @@
 """A checked expression: typed steps, ready for any back end.
 
-Special steps, which have rules of their own about null: `const`, `name`, `and`, `or`, `not`, `if`, `coalesce`, `is_null`.
-All others are strict (null in, null out) and come from the tables of `types.py`, besides `in_<kind>`.
+Special steps, which have rules of their own about null: `const`, `name`, `and`, `or`, `not`, `if`, `coalesce`, `is_null`,
+and the loops `exists` and `all`, whose arguments are a list and a condition; there the step `item` with the loop's `value`
+is the element. All others are strict (null in, null out) and come from the tables of `types.py`, besides `in_<kind>` (item
+and literals) and `in_list_<kind>` (item and list). A `const` of a timestamp or a duration holds microseconds.
 
 What a step yields, in every back end: a value, null, or a row error (int overflow, `% 0`, a bad cast). An error is null
 with a mark; it is not caught by `??` or `== null`, and only `&&`, `||` and the branch not taken absorb it, so that a broken
@@ -14,12 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from features.expr.source import SourceText
+from features.expr.times import format_duration, format_timestamp
 from features.expr.types import Type
 
 
 @dataclass(frozen=True)
 class Step:
-    """One typed node. `value` is the value of a `const` or the name of a `name`; the span is in the source text."""
+    """One typed node; the span is in the source text.
+
+    `value` is the value of a `const`, the name of a `name`, the loop variable of `item`, `exists` and `all`. A loop
+    variable is unique in its program: one that stands in another loop too, or is a name, is numbered ('t#2').
+    """
 
     step: str
     type: Type
@@ -34,13 +41,19 @@ class Step:
             yield from arg.walk()
 
     def __str__(self) -> str:
-        if self.step == "name":
+        if self.step in ("name", "item"):
             return str(self.value)
         if self.step == "const":
             if self.value is None or isinstance(self.value, bool):
                 return str(self.value).lower().replace("none", "null")
+            if self.type.kind in ("timestamp", "duration"):
+                written = format_timestamp if self.type.kind == "timestamp" else format_duration
+                return f"{self.type.kind}('{written(int(self.value))}')"
             return repr(self.value)
-        return f"{self.step}({', '.join(map(str, self.args))})"
+        args = [str(arg) for arg in self.args]
+        if self.step in ("exists", "all"):
+            args.insert(1, str(self.value))
+        return f"{self.step}({', '.join(args)})"
 
 
 @dataclass(frozen=True)
