@@ -1,0 +1,261 @@
+"""What the text of a fused loop (`fused.py`) may call, and how Numba turns that text into machine code.
+
+Each operation is one or a few instructions, given to Numba as such: typing a call of its own is cheaper than Numba's general
+routes, and none of them may branch, reassociate or contract. Only the process that compiles imports Numba; the machine
+code alone goes to whoever runs it (`fused_machine.py`).
+
+What a loop is given are addresses of Python objects: two lists of arrays. The arrays are read in place, without a copy,
+by the layout of CPython 3.11's list and NumPy 2's array (both public in their headers); `misfit` refuses, before any row
+is read, an array that is not as declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+LIST_ITEMS: Final = 24  # PyListObject.ob_item
+ARRAY_DATA, ARRAY_NDIM, ARRAY_SHAPE, ARRAY_STRIDES, ARRAY_DTYPE = 16, 24, 32, 40, 56  # PyArrayObject
+DTYPE_ORDER, DTYPE_NUMBER = 26, 28  # PyArray_Descr
+OBJECT_TYPE: Final = 8  # PyObject.ob_type
+FOREIGN_ORDER: Final = ord(">")
+LAYOUT_HEAD, LAYOUT_WIDTH = 2, 5  # of the int64 array `layout`: see fused_machine.layout_of
+
+
+def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
+    """The functions of that text as object code for this machine's processor, each with the symbol `name`.
+
+    Takes about a second for a strategy of 24 rules; what Numba raises is the caller's to report.
+    """
+    import llvmlite.binding as llvm
+    from numba import cfunc, types
+
+    namespace: dict[str, Any] = dict(operations())
+    exec(compile(text, "<fused>", "exec"), namespace)
+    signature = types.int64(*[types.int64] * 5)
+    out = {}
+    for name in names:
+        made = cfunc(signature, error_model="numpy", boundscheck=False)(namespace[name])
+        module = llvm.parse_assembly(made.inspect_llvm())
+        module.get_function(made.native_name).name = name
+        out[name] = host_machine().emit_object(module)
+    return out
+
+
+def host_machine() -> Any:
+    """LLVM's description of this machine."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+@lru_cache(maxsize=1)
+def operations() -> dict[str, Any]:
+    """The names of the text."""
+    return {**_instructions(), **_memory(), "INF": float("inf"), "NAN": float("nan")}
+
+
+def _instructions() -> dict[str, Any]:
+    """Arithmetic and flags."""
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    flag, whole, real = types.boolean, types.int64, types.float64
+
+    def operation(signature: Any, emit: Callable[..., Any]) -> Any:
+        def typed(context: Any, *args: Any) -> Any:
+            return signature, lambda target, builder, sig, values: emit(builder, *values)
+
+        return intrinsic(_with_arity(typed, len(signature.args)))
+
+    def unary(name: str) -> Any:
+        def emit(builder: Any, a: Any) -> Any:
+            return builder.call(builder.module.declare_intrinsic(f"llvm.{name}", [a.type]), [a])
+
+        return operation(real(real), emit)
+
+    def round_away(builder: Any, a: Any) -> Any:
+        """Half away from zero, as interpret._round."""
+        double = a.type
+        trunc, fabs = (builder.module.declare_intrinsic(f"llvm.{name}", [double]) for name in ("trunc", "fabs"))
+        two = ir.FunctionType(double, [double, double])
+        copysign = builder.module.declare_intrinsic("llvm.copysign", [double], two)
+        cut = builder.call(trunc, [a])
+        rest = builder.call(fabs, [builder.fsub(a, cut)])
+        away = builder.fadd(cut, builder.call(copysign, [double(1.0), a]))
+        return builder.select(builder.fcmp_ordered(">=", rest, double(0.5)), away, cut)
+
+    def select(context: Any, test: Any, a: Any, b: Any) -> Any:
+        kind = types.unliteral(a)
+        return kind(flag, kind, kind), lambda target, builder, sig, values: builder.select(*values)
+
+    return {
+        "both": operation(flag(flag, flag), lambda b, x, y: b.and_(x, y)),
+        "either": operation(flag(flag, flag), lambda b, x, y: b.or_(x, y)),
+        "differ": operation(flag(flag, flag), lambda b, x, y: b.xor(x, y)),
+        "flip": operation(flag(flag), lambda b, x: b.xor(x, x.type(1))),
+        "select": intrinsic(select),
+        "to_double": operation(real(whole), lambda b, x: b.sitofp(x, ir.DoubleType())),
+        "to_int": operation(whole(real), lambda b, x: b.fptosi(x, ir.IntType(64))),
+        "to_bits": operation(whole(flag), lambda b, x: b.zext(x, ir.IntType(64))),
+        "divide": operation(real(real, real), lambda b, x, y: b.fdiv(x, y)),
+        "quotient": operation(whole(whole, whole), lambda b, x, y: b.sdiv(x, y)),
+        "remainder": operation(whole(whole, whole), lambda b, x, y: b.srem(x, y)),
+        "lowest": operation(whole(), lambda b: ir.IntType(64)(-(2**63))),
+        "round_away": operation(real(real), round_away),
+        **{name: unary(name) for name in ("floor", "ceil", "trunc", "fabs", "sqrt")},
+    }
+
+
+def _memory() -> dict[str, Any]:
+    """Arrays by address. Loads and stores say that what is read is never what is written, so that the loop vectorises."""
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.extending import intrinsic
+
+    whole = types.int64
+    byte, word = ir.IntType(8), ir.IntType(64)
+    inputs = "in"
+
+    def scopes(module: Any, names: Iterable[str]) -> Any:
+        domain = module.add_metadata([ir.MetaDataString(module, "hailstream")])
+        return module.add_metadata(
+            [module.add_metadata([ir.MetaDataString(module, f"hailstream.{name}"), domain]) for name in names]
+        )
+
+    def mark(builder: Any, instruction: Any, mine: str) -> Any:
+        everything = [inputs, *(f"out{at}" for at in range(_MAX_OUTPUTS))]
+        instruction.set_metadata("alias.scope", scopes(builder.module, [mine]))
+        instruction.set_metadata("noalias", scopes(builder.module, [name for name in everything if name != mine]))
+        return instruction
+
+    def place(builder: Any, address: Any, index: Any, kind: Any) -> Any:
+        return builder.gep(builder.inttoptr(address, kind.as_pointer()), [index])
+
+    def getter(kind: Any, result: Any) -> Any:
+        def typed(context: Any, address: Any, index: Any) -> Any:
+            def emit(target: Any, builder: Any, sig: Any, values: Any) -> Any:
+                found = mark(builder, builder.load(place(builder, values[0], values[1], kind)), inputs)
+                return found if kind is not byte else builder.icmp_unsigned("!=", found, byte(0))
+
+            return result(whole, whole), emit
+
+        return intrinsic(typed)
+
+    def putter(kind: Any, taken: Any) -> Any:
+        def typed(context: Any, address: Any, index: Any, value: Any, output: Any) -> Any:
+            def emit(target: Any, builder: Any, sig: Any, values: Any) -> Any:
+                given = values[2]
+                if isinstance(given.type, ir.IntType) and given.type.width > kind.width:
+                    given = builder.trunc(given, kind)
+                elif isinstance(given.type, ir.IntType) and given.type.width < kind.width:
+                    given = builder.zext(given, kind)
+                stored = builder.store(given, place(builder, values[0], values[1], kind))
+                mark(builder, stored, f"out{output.literal_value}")
+                return target.get_dummy_value()
+
+            return types.none(whole, whole, taken, output), emit
+
+        return intrinsic(prefer_literal=True)(typed)
+
+    def peek_of(kind: Any) -> Any:
+        def typed(context: Any, address: Any) -> Any:
+            def emit(target: Any, builder: Any, sig: Any, values: Any) -> Any:
+                found = builder.load(builder.inttoptr(values[0], kind.as_pointer()))
+                return found if kind is word else builder.zext(found, word)
+
+            return whole(whole), emit
+
+        return intrinsic(typed)
+
+    peek, peek_int, peek_byte = peek_of(word), peek_of(ir.IntType(32)), peek_of(byte)
+
+    @njit
+    def item_of(items: int, at: int) -> int:
+        return peek(peek(items + LIST_ITEMS) + 8 * at)
+
+    @njit
+    def data_of(array: int) -> int:
+        return peek(array + ARRAY_DATA)
+
+    @njit
+    def or_none_of(array: int, layout: int, inputs: int) -> int:
+        """The array, or the first of the inputs (zeros) in place of None."""
+        return item_of(inputs, 0) if array == peek(layout + 8) else array
+
+    @njit
+    def strange(array: int, number: int, size: int, rows: int, layout: int) -> bool:
+        """Whether an object is anything but a plain array of that type and length."""
+        if peek(array + OBJECT_TYPE) != peek(layout) or peek_int(array + ARRAY_NDIM) != 1:
+            return True
+        dtype = peek(array + ARRAY_DTYPE)
+        if peek_int(dtype + DTYPE_NUMBER) != number or peek_byte(dtype + DTYPE_ORDER) == FOREIGN_ORDER:
+            return True
+        if peek(array + ARRAY_DATA) & (size - 1) != 0 or peek(peek(array + ARRAY_SHAPE)) != rows:
+            return True
+        return rows > 1 and peek(peek(array + ARRAY_STRIDES)) != size
+
+    @njit
+    def all_equal(array: int, rows: int, wanted: int) -> bool:
+        different = 0
+        address = peek(array + ARRAY_DATA)
+        for row in range(rows):
+            different |= peek_byte(address + row) ^ wanted
+        return different == 0
+
+    @njit
+    def misfit(inputs: int, at: int, layout: int, num: int) -> int:
+        """What is wrong with the column at that place, 0 for nothing."""
+        here = layout + 8 * (LAYOUT_HEAD + LAYOUT_WIDTH * at)
+        rows = 1 if peek(here + 16) else num
+        values, valid = item_of(inputs, 3 * at + 1), item_of(inputs, 3 * at + 2)
+        error = item_of(inputs, 3 * at + 3)
+        if strange(values, peek(here), peek(here + 8), rows, layout) or strange(valid, 0, 1, rows, layout):
+            return 1
+        if not peek(here + 24) and not all_equal(valid, rows, 1):
+            return 2
+        if error != peek(layout + 8):
+            if strange(error, 0, 1, rows, layout):
+                return 3
+            if not peek(here + 32) and not all_equal(error, rows, 0):
+                return 4
+        return 0
+
+    real = types.float64
+    return {
+        "item_of": item_of,
+        "data_of": data_of,
+        "or_none_of": or_none_of,
+        "misfit": misfit,
+        "get_double": getter(ir.DoubleType(), real),
+        "get_int": getter(word, whole),
+        "get_bool": getter(byte, types.boolean),
+        "put_double": putter(ir.DoubleType(), real),
+        "put_int": putter(word, whole),
+        "put_short": putter(ir.IntType(16), whole),
+        "put_bool": putter(byte, types.boolean),
+    }
+
+
+_MAX_OUTPUTS: Final = 64
+
+
+def _with_arity(typed: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Numba reads the number of arguments from the signature of the function."""
+    forms: dict[int, Callable[..., Any]] = {
+        0: lambda context: typed(context),
+        1: lambda context, a: typed(context, a),
+        2: lambda context, a, b: typed(context, a, b),
+    }
+    return forms[count]
