@@ -17,14 +17,17 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.answers import answer_of, strategies_of
 from engine.decide import decide
 from engine.decision_log import DecisionLog
 from engine.feature_source import FeatureSource
 from engine.metrics import Metrics
 from engine.reload import REGISTRY, Library, Live
 from engine.request import MAX_BODY_BYTES, RequestError, parse
+from engine.strategy import CompiledStrategy
+from engine.switches import SWITCHES, in_utc
 from features.expr import did_you_mean
-from features.records import Decision, encode
+from features.records import encode
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,12 @@ class App:
         metrics.gauge("hailstream_strategies", "Strategies that are live", lambda: len(library.live.strategies))
         metrics.gauge(
             "hailstream_reload_errors", "Files and models that are not used", lambda: len(library.live.errors)
+        )
+        metrics.gauge("hailstream_switches", "Targets that are switched off", lambda: _num_killed(library.live))
+        metrics.gauge(
+            "hailstream_switches_unreadable",
+            "1 while switches.json cannot be read: the last good switches stay",
+            lambda: float(SWITCHES in library.live.errors),
         )
         metrics.gauge("hailstream_feature_failures", "Reads without an answer of the store", lambda: features.failures)
         metrics.gauge(
@@ -110,9 +119,10 @@ class App:
         state = self.library.live
         live = state.strategies.get(name)
         if live is None:
-            raise _unknown(name, state)
+            raise _shadow(name) if state.shadow(name) is not None else _unknown(name, state)
         request = parse(live.compiled, body)
-        decision = decide(live, request, self.features, budget_ms=budget_ms)
+        killed = self._killed(state, live.compiled, request.city)
+        decision = decide(live, request, self.features, budget_ms=budget_ms, killed=killed)
         if self.log is not None:
             try:
                 self.log.append(decision.order_id, encode(decision))
@@ -125,6 +135,27 @@ class App:
             self._answers.popitem(last=False)
         self.metrics.decided(decision, time.perf_counter() - started)
         return answer
+
+    def _killed(self, state: Live, compiled: CompiledStrategy, city: str) -> int:
+        """The bits of the rules that are switched off. Raises: RequestError 503 where the whole decision is."""
+        if state.switches is None:
+            raise RequestError(
+                503,
+                "switches_unreadable",
+                f"nobody can tell what is switched off: {state.errors.get(SWITCHES, 'not read yet')}",
+                hint="GET /readyz says when",
+            )
+        switch = state.switches.kills(compiled.name, city)
+        if switch is not None:
+            self.metrics.killed.labels(compiled.name, switch.target).inc()
+            raise RequestError(
+                503,
+                "killed",
+                f"{switch.target} is switched off by {switch.actor} since {in_utc(switch.at_ms)}: {switch.reason}",
+                path=f"/v1/strategies/{compiled.name}",
+                hint="decide without the engine until it is revived; GET /v1/strategies lists what is off",
+            )
+        return state.switches.killed_bits(compiled, city)
 
     def look(self, path: str, method: str) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
         """The paths that only look: health, readiness, metrics, strategies."""
@@ -139,64 +170,9 @@ class App:
         if path == "/healthz":
             return 200, b'{"ok":true}', _JSON
         if path == "/readyz":
-            ready = bool(state.strategies)
+            ready = bool(state.strategies) and state.switches is not None
             return (200 if ready else 503), msgspec.json.encode({"ready": ready, "errors": state.errors}), _JSON
         return 200, msgspec.json.encode(strategies_of(state)), _JSON
-
-
-def answer_of(decision: Decision, ties: str) -> dict[str, Any]:
-    """What the caller gets of a Decision (WIRE.md). `ties` is the strategy's field that orders equal scores."""
-    ids, scores = decision.candidate_ids, decision.scores
-    order = decision.candidates.get(ties, ids)
-    ranked = sorted((-value, order[row], ids[row]) for row, value in enumerate(scores) if value is not None)
-    return {
-        "decision_id": decision.decision_id,
-        "strategy": decision.strategy,
-        "strategy_version": decision.strategy_version,
-        "strategy_hash": decision.strategy_hash,
-        "chosen": decision.chosen,
-        "chosen_id": None if decision.chosen is None else ids[decision.chosen],
-        "ranking": [identifier for _, _, identifier in ranked],
-        "scores": scores,
-        "propensities": decision.propensities,
-        "survivors": decision.survivors,
-        "reasons": decision.reasons,
-        "decided_by": decision.decided_by,
-        "quality": decision.quality,
-        "models": {
-            name: {"model": output.model, "model_hash": output.model_hash, "source": output.source}
-            for name, output in decision.model_outputs.items()
-        },
-        "arms": decision.arms,
-        "as_of_ms": decision.as_of_ms,
-        "applied_through_ms": {role: served.applied_through_ms for role, served in decision.features.items()},
-    }
-
-
-def strategies_of(state: Live) -> dict[str, Any]:
-    """What is live: versions, hashes, models, and what is not used and why."""
-    return {
-        "generation": state.generation,
-        "strategies": {
-            name: {
-                "version": live.compiled.strategy.version,
-                "hash": live.compiled.strategy.hash,
-                "file": live.compiled.strategy.file,
-                "scope": live.compiled.strategy.scope,
-                "candidate_key": live.compiled.strategy.candidate_key,
-                "models": {
-                    use: None if model is None else {"model": model.ref, "model_hash": model.hash}
-                    for use, model in live.models.items()
-                },
-                "experiments": {
-                    split.experiment.name: {arm.name: arm.share for arm in split.experiment.arms}
-                    for split in live.compiled.arms
-                },
-            }
-            for name, live in state.strategies.items()
-        },
-        "errors": state.errors,
-    }
 
 
 async def _body(scope: dict[str, Any], receive: Receive) -> bytes:
@@ -242,6 +218,20 @@ def _read_headers(headers: list[tuple[bytes, bytes]]) -> tuple[float, bool]:
         elif name == RETRY_HEADER:
             is_retry = True
     return budget_ms, is_retry
+
+
+def _num_killed(state: Live) -> int:
+    return 0 if state.switches is None else len(state.switches.killed)
+
+
+def _shadow(name: str) -> RequestError:
+    return RequestError(
+        409,
+        "shadow",
+        f"'{name}' is a shadow: it decides beside another strategy and answers nobody",
+        path=f"/v1/strategies/{name}",
+        hint="ask the strategy that it shadows",
+    )
 
 
 def _unknown(name: str, state: Live) -> RequestError:

@@ -44,6 +44,18 @@ class Metrics:
         self.unknown_rules = Counter(
             "hailstream_unknown_rules", "Candidates for which a rule was unknown", ["strategy"], registry=self.registry
         )
+        self.killed = Counter(
+            "hailstream_killed_requests",
+            "Requests refused by a kill switch",
+            ["strategy", "target"],
+            registry=self.registry,
+        )
+        self.killed_rules = Counter(
+            "hailstream_killed_rules",
+            "Decisions made without a rule that is switched off",
+            ["strategy", "rule"],
+            registry=self.registry,
+        )
         self.errors = Counter("hailstream_request_errors", "Requests not decided", ["code"], registry=self.registry)
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -67,6 +79,8 @@ class Metrics:
             for status, count in zip(_STATUS, counts.tolist(), strict=False):
                 if count:
                     self.feature_values.labels(role, status).inc(count)
+        for rule in decision.killed:
+            self.killed_rules.labels(decision.strategy, rule).inc()
         unknown = sum(map(bool, decision.unknown))
         if unknown:
             self.unknown_rules.labels(decision.strategy).inc(unknown)

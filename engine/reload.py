@@ -1,8 +1,8 @@
-"""What is live: compiled strategies with their models, swapped in whole, the last good ones kept.
+"""What is live: compiled strategies with their models, kill switches and shadows, swapped in whole, the last good ones kept.
 
-A thread looks at the strategies folder, the champion pointers and the registry, compiles aside, and replaces one
-reference; a request takes that reference once and so sees one state from start to end. What cannot be used is reported
-under `errors` and by the log, and what was live before it stays live.
+A thread looks at the strategies folder (`engine/strategy_files.py`, `engine/switch_watch.py`), the champion pointers and
+the registry, compiles aside, and replaces one reference; a request takes that reference once and so sees one state from
+start to end. What cannot be used is reported under `errors` and by the log, and what was live before it stays live.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.decide import LiveStrategy
-from engine.loader import load_strategy
+from engine.inputs import LiveStrategy
 from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
-from engine.rules import ColumnRules
+from engine.outline import known_of
+from engine.rules import ColumnRules, RuleRunner
 from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
-from features.expr import Mistakes
+from engine.strategy_files import StrategyFiles
+from engine.switch_watch import SwitchWatch
+from engine.switches import SWITCHES, Switches
 from features.read_plan import compile_read_plan
 
 if TYPE_CHECKING:
@@ -34,11 +36,22 @@ KEPT_MODELS = 4  # versions kept loaded beside the ones pointed at: a rollback g
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """One state. `strategies` by name; `errors` by what is wrong: a file's name, `name@version` of a model, `registry`."""
+    """One state. `strategies` by name are those that answer; `shadows` by name of the one whose requests they also decide.
+
+    `errors` by what is wrong: a file's name, `name@version` of a model, `registry`; `warnings` by a file's name. `switches` is
+    None while nobody knows what is switched off: then nothing may be decided.
+    """
 
     strategies: Mapping[str, LiveStrategy] = field(default_factory=dict)
+    shadows: Mapping[str, tuple[LiveStrategy, ...]] = field(default_factory=dict)
+    switches: Switches | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     generation: int = 0
+
+    def shadow(self, name: str) -> LiveStrategy | None:
+        """The shadow strategy of that name."""
+        return next((one for all_of in self.shadows.values() for one in all_of if one.compiled.name == name), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +83,20 @@ class Library:
         fetch_registry: Callable[[], Registry],
         *,
         clock: Callable[[], float] = time.monotonic,
+        make_rules: Callable[[CompiledStrategy], RuleRunner] = ColumnRules,
     ) -> None:
         self.config = config
         self.live = Live()
+        self._files = StrategyFiles(config.strategies_dir)
+        self._switches = SwitchWatch(config.strategies_dir)
+        self._make_rules = make_rules
+        self._built: dict[str, LiveStrategy] = {}  # by name, as last assembled
+        self._built_for: Registry | None = None
         self._fetch_registry = fetch_registry
         self._clock = clock
         self._registry: Registry | None = None
         self._registry_due = float("-inf")
         self._registry_error = ""
-        self._folder_error = ""
-        self._stat: dict[Path, tuple[int, ...]] = {}
-        self._compiled: dict[Path, CompiledStrategy] = {}
-        self._file_errors: dict[Path, str] = {}
         # (name, version) to what its manifest looked like and the model, or a text: why it does not load. Last used last.
         self._models: dict[tuple[str, str], tuple[Any, Model | str]] = {}
         self._seen: Any = None
@@ -102,11 +117,12 @@ class Library:
     def refresh(self) -> bool:
         """Look once; returns whether `live` was replaced."""
         registry_changed = self._look_at_registry()
-        files = self._look_at_files()
-        if self._registry is not None and (registry_changed or files != self._stat):
-            self._compile_changed(files, everything=registry_changed)
+        if self._registry is not None:
+            self._files.refresh(self._registry, everything=registry_changed)
+        self._switches.refresh()
         champions = self._champions()
-        state = (files, champions, self._registry_error, self._folder_error, id(self._registry))
+        switches = (id(self._switches.switches), self._switches.error)
+        state = (self._files.generation, switches, champions, self._registry_error, id(self._registry))
         if state == self._seen:
             return False
         self._seen = state
@@ -144,57 +160,10 @@ class Library:
             logger.warning("registry: %s", error or "read again")
         self._registry_error = error
 
-    def _look_at_files(self) -> dict[Path, tuple[int, ...]]:
-        """What each file looks like. A folder that is gone keeps what is live: it may be on its way to be replaced."""
-        self._folder_error = ""
-        if not self.config.strategies_dir.is_dir():
-            self._folder_error = f"no folder of strategies at {self.config.strategies_dir}; what was live stays live"
-            return self._stat
-        out: dict[Path, tuple[int, ...]] = {}
-        for path in sorted(self.config.strategies_dir.glob("*.yaml")):
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            out[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        return out
-
-    def _compile_changed(self, files: dict[Path, tuple[int, ...]], *, everything: bool) -> None:
-        changed = [path for path, stat in files.items() if everything or self._stat.get(path) != stat]
-        for path in changed:
-            self._compile(path)
-        for path in [path for path in files if path in self._file_errors and path not in changed]:
-            self._compile(path)  # what stood in its way may be gone: a name that another file had
-        for path in (set(self._compiled) | set(self._file_errors)) - set(files):
-            self._compiled.pop(path, None)
-            self._file_errors.pop(path, None)
-        self._stat = files
-
-    def _compile(self, path: Path) -> None:
-        assert self._registry is not None
-        try:
-            compiled = load_strategy(
-                path, self._registry.catalogue, schema_fingerprint=self._registry.fingerprint, name=path.name
-            )
-            self._refuse_taken_name(path, compiled.name)
-            self._compiled[path] = compiled
-        except (Mistakes, OSError, ValueError) as error:
-            kept = f" (version {self._compiled[path].strategy.version} stays live)" if path in self._compiled else ""
-            logger.error("%s is not used%s:\n%s", path.name, kept, error)
-            self._file_errors[path] = str(error)
-        else:
-            self._file_errors.pop(path, None)
-
-    def _refuse_taken_name(self, path: Path, name: str) -> None:
-        """Raises: ValueError when another file has that strategy: this file's last good one stays, under its own name."""
-        for other, compiled in self._compiled.items():
-            if other != path and compiled.name == name and other.exists():
-                raise ValueError(f"{path.name}: strategy '{name}' is already in {other.name}; rename one of them")
-
     def _champions(self) -> dict[str, Any]:
         """What every model in use points at now, with what would tell a repaired version from a broken one."""
         out: dict[str, Any] = {}
-        for compiled in self._compiled.values():
+        for compiled in self._files.compiled.values():
             for use in compiled.strategy.models.values():
                 ref = f"{use.model}@{use.version}"
                 try:
@@ -209,22 +178,48 @@ class Library:
 
     def _assemble(self, champions: Mapping[str, Any]) -> Live:
         """A new state from what compiled and what loads; a use keeps its last good model."""
-        errors = {path.name: text for path, text in self._file_errors.items()}
+        errors = {path.name: text for path, text in self._files.errors.items()}
         if self._registry_error:
             errors[REGISTRY] = self._registry_error
-        if self._folder_error:
-            errors[str(self.config.strategies_dir)] = self._folder_error
-        strategies: dict[str, LiveStrategy] = {}
-        for _, compiled in sorted(self._compiled.items()):
-            strategies[compiled.name] = self._with_models(compiled, champions, errors)
+        if self._files.folder_error:
+            errors[str(self.config.strategies_dir)] = self._files.folder_error
+        if self._switches.error:
+            errors[SWITCHES] = self._switches.error
+        built = {
+            compiled.name: self._with_models(compiled, champions, errors)
+            for _, compiled in sorted(self._files.compiled.items())
+        }
+        self._built, self._built_for = built, self._registry
         self._forget_models(champions)
-        return Live(strategies=strategies, errors=errors, generation=self.live.generation + 1)
+        strategies = {name: live for name, live in built.items() if live.compiled.strategy.shadow_of is None}
+        return Live(
+            strategies=strategies,
+            shadows=_shadows(built, strategies, errors),
+            switches=self._switches.switches,
+            errors=errors,
+            warnings=self._warnings(),
+            generation=self.live.generation + 1,
+        )
+
+    def _warnings(self) -> dict[str, tuple[str, ...]]:
+        found = {
+            path.name: tuple(str(warning.format()) for warning in compiled.warnings)
+            for path, compiled in self._files.compiled.items()
+            if compiled.warnings
+        }
+        if self._switches.switches is not None and not self._files.errors:
+            # A file that does not compile may well hold what a switch names.
+            known = [known_of(compiled.strategy) for compiled in self._files.compiled.values()]
+            unmatched = self._switches.switches.unmatched(known)
+            if unmatched and known:
+                found[SWITCHES] = tuple(f"{target} switches nothing off: {why}" for target, why in unmatched.items())
+        return found
 
     def _with_models(
         self, compiled: CompiledStrategy, champions: Mapping[str, Any], errors: dict[str, str]
     ) -> LiveStrategy:
         assert self._registry is not None
-        before = self.live.strategies.get(compiled.name)
+        before = self._built.get(compiled.name)
         models: dict[str, Model | None] = {}
         broken = set()
         for use in compiled.strategy.models.values():
@@ -237,12 +232,17 @@ class Library:
                 logger.error("model %s@%s is not used: %s", use.model, use.version, error)
                 if models[use.name] is None:
                     broken.add(use.name)
+        same = before is not None and before.compiled is compiled and self._built_for is self._registry
+        if same and before is not None:  # what its rules have learnt stays, and what did not change is not made again
+            if before.models == models and before.broken_models == broken:
+                return before
+            return replace(before, models=models, broken_models=frozenset(broken))
         return LiveStrategy(
             compiled=compiled,
             plan=compile_read_plan(self._registry, {role.name: role.view.name for role in compiled.strategy.roles}),
             models=models,
             broken_models=frozenset(broken),
-            rules=ColumnRules(compiled),
+            rules=self._make_rules(compiled),
         )
 
     def _model(self, use: ModelUse, compiled: CompiledStrategy, champions: Mapping[str, Any]) -> Model | None:
@@ -283,6 +283,23 @@ class Library:
             return model
         except ModelError:
             return None
+
+
+def _shadows(
+    built: Mapping[str, LiveStrategy], strategies: Mapping[str, LiveStrategy], errors: dict[str, str]
+) -> dict[str, tuple[LiveStrategy, ...]]:
+    """Every shadow under the strategy whose requests it decides; one without such a strategy is an error."""
+    out: dict[str, tuple[LiveStrategy, ...]] = {}
+    for name, live in built.items():
+        of = live.compiled.strategy.shadow_of
+        if of is None:
+            continue
+        if of in strategies:
+            out[of] = (*out.get(of, ()), live)
+        else:
+            what = "itself a shadow" if of in built else "not live"
+            errors[name] = f"strategy '{name}' is a shadow of '{of}', which is {what}"
+    return out
 
 
 def _stat_of(directory: Path) -> tuple[int, int] | None:

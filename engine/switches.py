@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -115,6 +116,11 @@ class Switches:
                 by_switch = target.kind == "switch" and bool(rule.kill_switch) and target.name == rule.kill_switch
                 if by_id or by_switch:
                     yield 1 << bit, target.city
+
+
+def in_utc(at_ms: int) -> str:
+    """Such as 2024-08-30 06:40:00 UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def parse_target(text: str) -> Target:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.files import read_notes
+from engine.client import EngineClient, EngineError
+from engine.files import read_notes, write_whole
+from engine.reload import Library
 from engine.strategy import CompiledStrategy
+from engine.switch_watch import SwitchWatch
 from engine.switches import (
     SWITCHES,
     Known,
@@ -25,7 +29,9 @@ from engine.switches import (
     read_switches,
     revive,
 )
-from tests.engine.support import catalogue_registry, compile_text
+from tests.engine.running import Engine
+from tests.engine.support import AS_OF_MS, catalogue_registry, compile_text
+from tests.engine.test_decision_log import wait_until
 
 TEXT = """
 strategy: one
@@ -208,3 +214,94 @@ def test_any_set_of_switches_survives_the_file(tmp_path: Path) -> None:
         )
     assert list(read_switches(tmp_path).killed) == chosen
     assert len(json.loads((tmp_path / SWITCHES).read_text())["killed"]) == 6
+
+
+def test_a_watch_without_a_good_file_knows_nothing_and_with_one_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / SWITCHES).write_text("{")
+    watch = SwitchWatch(tmp_path)
+    watch.refresh()
+    assert watch.switches is None and "repair it by hand" in watch.error
+    (tmp_path / SWITCHES).unlink()  # nothing was ever known to be off
+    watch.refresh()
+    assert watch.switches is not None and watch.error == ""
+    kill(tmp_path, "city:nyc", actor="ann", reason="r", now_ms=1)
+    watch.refresh()
+    good = watch.switches
+    assert list(good.killed) == ["city:nyc"]
+    (tmp_path / SWITCHES).write_text("{")
+    watch.refresh()
+    assert watch.switches is good and "repair it by hand" in watch.error
+    (tmp_path / SWITCHES).unlink()  # gone is not the same as revived
+    watch.refresh()
+    assert watch.switches is good and "is gone; its 1 switches stay off" in watch.error
+    write_whole(tmp_path / SWITCHES, b'{"killed": []}')
+    watch.refresh()
+    assert watch.switches is not None and dict(watch.switches.killed) == {} and watch.error == ""
+
+
+def test_a_look_at_an_unchanged_file_reads_nothing(tmp_path: Path) -> None:
+    kill(tmp_path, "city:nyc", actor="ann", reason="r", now_ms=1)
+    watch = SwitchWatch(tmp_path)
+    watch.refresh()
+    first = watch.switches
+    watch.refresh()
+    assert watch.switches is first
+
+
+SENT = {
+    "order_id": "o-1", "as_of_ms": AS_OF_MS, "city": "nyc", "product": "pool",
+    "request": {"pickup_zone": 7, "fare_cents": 2000, "hour": 9},
+    "candidates": {"coupon_id": ["none", "c2", "c9"], "value_cents": [0, 200, 900]},
+}  # fmt: skip
+
+
+def refused(client: EngineClient, **changes: str) -> EngineError | None:
+    try:
+        client.decide("rider_coupon", SENT | changes)
+    except EngineError as error:
+        return error
+    return None
+
+
+def test_kills_are_live_within_a_second_on_a_running_engine(engine: Engine, client: EngineClient) -> None:
+    folder = engine.strategies
+    assert client.decide("rider_coupon", SENT)["reasons"][2] == "above_share"
+    for target, dead in (("strategy:rider_coupon", True), ("strategy:rider_coupon@nyc", False), ("city:nyc", False)):
+        killed_at = time.monotonic()
+        kill(folder, target, actor="ann", reason="it pays too much", now_ms=1_700_000_000_000)
+        wait_until(lambda: refused(client) is not None)
+        assert time.monotonic() - killed_at < 1.0
+        error = refused(client)
+        assert error is not None and (error.status, error.code) == (503, "killed")
+        assert f"{target} is switched off by ann since 2023-11-14 22:13:20 UTC: it pays too much" in error.message
+        assert (refused(client, city="sf") is not None) == dead  # only its own city
+        revive(folder, target, actor="ann", reason="r", now_ms=2)
+        wait_until(lambda: refused(client) is None)
+    kill(folder, "rule:rider_coupon/above_share", actor="ann", reason="r", now_ms=3)
+    wait_until(lambda: client.decide("rider_coupon", SENT)["reasons"][2] is None)
+    assert engine.decisions()[-1].killed == ["above_share"]
+    metrics = engine.app.metrics.text().decode()
+    assert 'hailstream_killed_requests_total{strategy="rider_coupon",target="city:nyc"}' in metrics
+    assert 'hailstream_killed_rules_total{rule="above_share",strategy="rider_coupon"}' in metrics
+    assert "hailstream_switches 1.0" in metrics
+    (switch,) = client.strategies()["switches"]
+    assert (switch["target"], switch["actor"]) == ("rule:rider_coupon/above_share", "ann")
+
+
+def test_an_engine_that_never_could_read_its_switches_decides_nothing(
+    engine: Engine, client: EngineClient, tmp_path: Path
+) -> None:
+    (engine.strategies / SWITCHES).write_text("{")
+    wait_until(lambda: SWITCHES in engine.library.live.errors)
+    assert refused(client) is None  # the last good ones stay
+    fresh = Library(engine.library.config, engine.library._fetch_registry)
+    fresh.refresh()
+    engine.app.library = fresh
+    error = refused(client)
+    assert error is not None and (error.status, error.code) == (503, "switches_unreadable")
+    with pytest.raises(EngineError, match="repair it by hand"):
+        client.wait_ready(0.0)
+    (engine.strategies / SWITCHES).write_text('{"killed": []}')
+    fresh.refresh()
+    client.wait_ready(0.0)
+    assert refused(client) is None
