@@ -26,6 +26,7 @@ ON_UNKNOWN: Final = ("skip", "fire", "fail_row")
 HITS: Final = ("first", "unique", "collect")
 COLLECTS: Final = ("sum", "min", "max", "count")
 EXPERIMENT_KINDS: Final = ("hash", "switchback")
+OFFSETS: Final = ("none", "hashed")
 
 
 class StrategyError(ValueError):
@@ -161,7 +162,8 @@ class Experiment:
     window of `window_ms` that the request's as_of_ms falls in).
 
     `exposure` is the share of units that are admitted at all, by a hash of its own, so that raising it only adds units.
-    `where` admits only requests for which it is true; it reads request fields and the envelope.
+    `where` admits only requests for which it is true; it reads request fields and the envelope. `offset` of a switchback:
+    with `hashed` a region's windows start at a time of its own, with `none` at multiples of `window_ms`.
     """
 
     name: str
@@ -174,6 +176,7 @@ class Experiment:
     where: SourceText | None = None
     region: str = ""
     window_ms: int = 0
+    offset: str = "none"
     source: SourceText | None = None
 
 
