@@ -197,6 +197,7 @@ def kill(folder: Path, target: str, *, actor: str, reason: str, now_ms: int) -> 
 
 def revive(folder: Path, target: str, *, actor: str, reason: str, now_ms: int) -> Switch | None:
     """Switch a target on again; returns the switch that ended, None when it was not off. Raises: as `kill`."""
+    parse_target(target)
     with locked(folder):
         killed = dict(read_switches(folder).killed)
         ended = killed.pop(target, None)

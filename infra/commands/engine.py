@@ -12,7 +12,10 @@ from infra.commands.output import Kafka, RedisUrl, err, kafka_or_local, plain_er
 from infra.local.home import home
 
 PORT = 8500
-Strategies = Annotated[Path | None, typer.Option(help="Folder of strategy files (default: the shipped ones)")]
+Strategies = Annotated[
+    Path | None,
+    typer.Option(envvar="HAILSTREAM_STRATEGIES", help="Folder of strategy files (default: the shipped ones)"),
+]
 Models = Annotated[Path | None, typer.Option(help="Folder of models (default: <home>/models)")]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infra.commands import strategies_switches
 from infra.commands.engine import PORT, Strategies
 from infra.commands.output import (
     Json,
@@ -26,7 +27,7 @@ from infra.commands.output import (
 if TYPE_CHECKING:
     from engine.strategy import CompiledStrategy
 
-app = typer.Typer(no_args_is_help=True, help="Strategies: check files, list what an engine serves, explain a decision.")
+app = typer.Typer(no_args_is_help=True, help="Strategies: check, apply, compare, switch off, and explain decisions.")
 
 
 @app.command()
@@ -155,3 +156,9 @@ def list_(
     )
     for what, problem in live["errors"].items():
         out.print(f"not used: {what}: {problem}", style="yellow", markup=False)
+
+
+# Verbs with a file of their own.
+app.command()(strategies_switches.kill)
+app.command()(strategies_switches.revive)
+app.command()(strategies_switches.switches)
