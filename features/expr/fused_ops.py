@@ -36,7 +36,7 @@ def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
     signature = types.int64(*[types.int64] * 5)
     out = {}
     for name in names:
-        made = cfunc(signature, error_model="numpy", boundscheck=False)(namespace[name])
+        made = cfunc(signature, error_model="numpy")(namespace[name])
         module = llvm.parse_assembly(made.inspect_llvm())
         module.get_function(made.native_name).name = name
         out[name] = host_machine().emit_object(module)
@@ -162,7 +162,7 @@ def _memory() -> dict[str, Any]:
                 elif isinstance(given.type, ir.IntType) and given.type.width < kind.width:
                     given = builder.zext(given, kind)
                 stored = builder.store(given, place(builder, values[0], values[1], kind))
-                mark(builder, stored, f"out{output.literal_value}")
+                mark(builder, stored, f"out{min(output.literal_value, _MAX_OUTPUTS - 1)}")
                 return target.get_dummy_value()
 
             return types.none(whole, whole, taken, output), emit
@@ -248,7 +248,7 @@ def _memory() -> dict[str, Any]:
     }
 
 
-_MAX_OUTPUTS: Final = 64
+_MAX_OUTPUTS: Final = 64  # that are known not to overlap; the last name is that of all further ones
 
 
 def _with_arity(typed: Callable[..., Any], count: int) -> Callable[..., Any]:
