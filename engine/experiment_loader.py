@@ -1,96 +1,215 @@
-"""The section `experiments` of a strategy file: which layer each splits, into which arms, for whom.
+"""The sections `layers` and `experiments` of a strategy file: which layer each splits, into which arms, for whom.
 
 Functions over the getters of `engine/fields.py`; `engine/loader.py` calls them. `engine/experiment.py` is what an
-experiment then does to a unit.
+experiment then does to a request, `engine/experiment_check.py` finds two that claim the same request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from engine.experiment import lay_out
+from engine.experiment import HOLDOUT, NOT_EXPOSED, lay_out
 from engine.fields import Fields
 from engine.params import param_value
-from engine.strategy import ENVELOPE, Arm, Experiment, Param
+from engine.strategy import ENVELOPE, EXPERIMENT_KINDS, OFFSETS, Arm, Experiment, Layer, Param
 from features.expr import Type
+from features.window import parse_duration_ms
 from features.yaml_source import MapNode, Node, ScalarNode, name_hint
+
+EXPERIMENT_KEYS: Final = (
+    "layer", "kind", "unit", "region", "window", "offset", "where", "exposure", "salt", "arms",
+)  # fmt: skip
+ONLY_FOR: Final = {"unit": "hash", "region": "switchback", "window": "switchback", "offset": "switchback"}
+LAYER_KEYS: Final = ("holdout", "salt")
+ARM_KEYS: Final = ("share", "set")
+NO_ARMS: Final = (HOLDOUT, NOT_EXPOSED)  # what a Decision says in place of an arm
+
+
+def read_layers(fields: Fields, node: Node | None, strategy: str, params: Mapping[str, Param]) -> dict[str, Layer]:
+    """The layers that parameters belong to, by name; the section `layers` says what there is to say about one."""
+    known = {
+        param.layer: Layer(name=param.layer, salt=_layer_salt(strategy, param.layer))
+        for param in params.values()
+        if param.layer
+    }
+    for key, value in fields.entries(node, "layers"):
+        what = f"layers.{key.text}"
+        parts = fields.map_of(value, LAYER_KEYS, what=what)
+        holdout = fields.number(parts.get("holdout"), f"{what}.holdout", kind=float, low=0.0, high=1.0, default=0.0)
+        salt = fields.text(parts.get("salt"), f"{what}.salt", default=_layer_salt(strategy, key.text))
+        if key.text not in known:
+            if not any(what.startswith("params.") for what in fields.broken):
+                fields.note(key, "layer", f"no parameter belongs to layer '{key.text}'", name_hint(key.text, known))
+            continue
+        known[key.text] = Layer(name=key.text, holdout=holdout, salt=salt)
+    return known
 
 
 def read_experiments(
     fields: Fields, node: Node | None, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
 ) -> tuple[Experiment, ...]:
-    """The section `experiments`: at most one per layer, each with at least one arm."""
+    """The section `experiments`, in the order of the file; each splits one layer and sets only parameters of it."""
+    reader = _Reader(fields, strategy, params, request)
     out: list[Experiment] = []
     for key, value in fields.entries(node, "experiments"):
-        experiment = _experiment(fields, key, value, strategy, params, request)
+        experiment = reader.experiment(key, value)
         if experiment is None:
             continue
-        rival = next((other for other in out if other.layer == experiment.layer), None)
-        if rival is not None:
+        twin = next((other for other in out if other.salt == experiment.salt), None)
+        if twin is not None:
             fields.note(
                 key,
-                "layer",
-                f"layer '{rival.layer}' is already split by experiment '{rival.name}'",
-                "use another layer, or add arms",
+                "salt",
+                f"experiment '{experiment.name}' has the salt of '{twin.name}', so their arms are not independent",
+                "leave the salt out, or choose another",
             )
         out.append(experiment)
     return tuple(out)
 
 
-def _experiment(
-    fields: Fields, key: ScalarNode, node: Node, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]
-) -> Experiment | None:
-    what = f"experiments.{key.text}"
-    parts = fields.map_of(node, ("layer", "unit", "salt", "arms"), required=("layer", "unit", "arms"), what=what)
-    if not {"layer", "unit", "arms"} <= set(parts):
-        return None
-    layer = fields.text(parts["layer"], f"{what}.layer", default="?")
-    layers = {param.layer for param in params.values() if param.layer}
-    if layer not in layers:
-        fields.note(parts["layer"], "layer", f"no parameter belongs to layer '{layer}'", name_hint(layer, layers))
-    unit = fields.text(parts["unit"], f"{what}.unit", default="order_id")
-    units = {
-        *ENVELOPE,
-        *(name for name, kind in request.items() if kind in (Type("string", False), Type("int", False))),
-    }
-    if unit not in units:
-        fields.note(
-            parts["unit"],
-            "unit",
-            f"'{unit}' is not a text or whole number that every request has",
-            name_hint(unit, units),
-        )
-    salt = fields.text(parts["salt"], f"{what}.salt", default="") if "salt" in parts else f"{strategy}:{key.text}"
-    arms = [_arm(fields, name, arm, what, layer, params) for name, arm in fields.entries(parts["arms"], f"{what}.arms")]
-    if not isinstance(parts["arms"], MapNode):
-        return None  # noted as that already
-    try:
-        lay_out([arm.share for arm in arms])
-    except ValueError as error:
-        fields.note(parts["arms"], "share", f"{what}: {error}", "" if arms else "give it arms, as rules: {share: 0.5}")
-    return Experiment(name=key.text, layer=layer, unit=unit, salt=salt, arms=tuple(arms))
+class _Reader:
+    """One section; what every part of it refers to."""
 
+    def __init__(self, fields: Fields, strategy: str, params: Mapping[str, Param], request: Mapping[str, Type]) -> None:
+        self.fields, self.strategy, self.params = fields, strategy, params
+        self.layers = {param.layer for param in params.values() if param.layer}
+        plain = (Type("string", False), Type("int", False))
+        self.units = {*ENVELOPE, *(name for name, kind in request.items() if kind in plain)}
 
-def _arm(fields: Fields, key: ScalarNode, node: Node, what: str, layer: str, params: Mapping[str, Param]) -> Arm:
-    what = f"{what}.arms.{key.text}"
-    parts = fields.map_of(node, ("share", "set"), required=("share",), what=what)
-    share = fields.number(parts.get("share"), f"{what}.share", kind=float, low=0.0, high=1.0, default=0.0)
-    values: dict[str, Any] = {}
-    known = {f"params.{name}": param for name, param in params.items()}
-    for name, value in fields.entries(parts.get("set"), f"{what}.set"):
-        param = known.get(name.text)
-        if param is None:
-            if name.text not in fields.broken:
-                fields.note(name, "name", f"unknown parameter '{name.text}'", name_hint(name.text, known))
-        elif param.layer != layer:
-            owner = f"belongs to layer '{param.layer}'" if param.layer else "belongs to no layer"
+    def experiment(self, key: ScalarNode, node: Node) -> Experiment | None:
+        what = f"experiments.{key.text}"
+        fields = self.fields
+        parts = fields.map_of(node, EXPERIMENT_KEYS, required=("layer", "arms"), what=what)
+        kind = fields.choice(parts.get("kind"), f"{what}.kind", EXPERIMENT_KINDS) if "kind" in parts else "hash"
+        if kind is None or not {"layer", "arms"} <= set(parts):
+            return None
+        self.keys_of_kind(node, parts, kind, what)
+        layer = fields.text(parts["layer"], f"{what}.layer", default="?")
+        if layer not in self.layers:
             fields.note(
-                name,
-                "layer",
-                f"'{name.text}' {owner}, so an experiment of layer '{layer}' may not set it",
-                f"give the parameter layer: {layer}",
+                parts["layer"], "layer", f"no parameter belongs to layer '{layer}'", name_hint(layer, self.layers)
             )
-        else:
-            values[param.name] = param_value(fields, value, param, f"{what}.set.{name.text}")
-    return Arm(name=key.text, share=share, set=values)
+        arms = self.arms(parts["arms"], what, layer)
+        window_ms = self.window_ms(parts["window"], f"{what}.window") if "window" in parts else 0
+        if arms is None or window_ms is None or {"switchback": "window", "hash": "unit"}[kind] not in parts:
+            return None
+        offset = fields.choice(parts.get("offset"), f"{what}.offset", OFFSETS) if "offset" in parts else "none"
+        return Experiment(
+            name=key.text,
+            layer=layer,
+            unit=self.unit(parts.get("unit"), f"{what}.unit"),
+            region=self.unit(parts.get("region"), f"{what}.region"),
+            salt=fields.text(parts.get("salt"), f"{what}.salt", default=f"{self.strategy}:{key.text}"),
+            arms=arms,
+            kind=kind,
+            exposure=fields.number(
+                parts.get("exposure"), f"{what}.exposure", kind=float, low=0.0, high=1.0, default=1.0
+            ),
+            where=fields.expression(parts.get("where"), f"{what}.where"),
+            window_ms=window_ms,
+            offset=offset or "none",
+            source=key.source(),
+        )
+
+    def keys_of_kind(self, node: Node, parts: Mapping[str, Node], kind: str, what: str) -> None:
+        """A hash needs a unit, a switchback a region and a window; neither has what belongs to the other."""
+        hints = {
+            "unit": "name what is split, as unit: order_id",
+            "region": "name what switches together, as region: pickup_zone",
+            "window": "say how long an arm lasts, as window: 30m",
+        }
+        for name, wanted in ONLY_FOR.items():
+            if name in parts and kind != wanted:
+                self.fields.note(
+                    parts[name],
+                    "experiment",
+                    f"{what}.{name} belongs to kind {wanted}, not {kind}",
+                    f"write kind: {wanted}, or remove it",
+                )
+            elif name not in parts and kind == wanted and name in hints:
+                self.fields.note(node, "missing", f"{what}: '{name}' is missing", hints[name])
+
+    def unit(self, node: Node | None, what: str) -> str:
+        """A field whose value every request has, so that there is always something to hash."""
+        name = self.fields.text(node, what, default="")
+        if name and name not in self.units:
+            self.fields.note(
+                node,
+                "unit",
+                f"'{name}' is not a text or whole number that every request has",
+                name_hint(name, self.units),
+            )
+        return name
+
+    def window_ms(self, node: Node, what: str) -> int | None:
+        try:
+            found = parse_duration_ms(node.text) if isinstance(node, ScalarNode) else 0
+        except ValueError:
+            found = 0
+        if found <= 0:
+            self.fields.note(node, "type", f"{what} must be a duration above zero", "write 30m, 90s or 2h")
+            return None
+        return found
+
+    def arms(self, node: Node, what: str, layer: str) -> tuple[Arm, ...] | None:
+        fields = self.fields
+        noted = len(fields.mistakes)
+        arms = [self.arm(name, arm, what, layer) for name, arm in fields.entries(node, f"{what}.arms")]
+        if not isinstance(node, MapNode):
+            return None  # noted as that already
+        if any(".share" in found.message for found in fields.mistakes[noted:]):
+            return tuple(arms)  # a sum would say it again
+        try:
+            lay_out([arm.share for arm in arms])
+        except ValueError as error:
+            fields.note(node, "share", f"{what}: {error}", _shares_hint(arms))
+        return tuple(arms)
+
+    def arm(self, key: ScalarNode, node: Node, what: str, layer: str) -> Arm:
+        what = f"{what}.arms.{key.text}"
+        fields = self.fields
+        if key.text in NO_ARMS:
+            fields.note(
+                key, "name", f"'{key.text}' is what a Decision says of a request without an arm", "choose another name"
+            )
+        parts = fields.map_of(node, ARM_KEYS, required=("share",), what=what)
+        share = fields.number(parts.get("share"), f"{what}.share", kind=float, low=0.0, high=1.0, default=0.0)
+        return Arm(name=key.text, share=share, set=self.settings(parts.get("set"), what, layer))
+
+    def settings(self, node: Node | None, what: str, layer: str) -> dict[str, Any]:
+        """`{parameter: value}`; an arm may set what belongs to its experiment's layer, and nothing else."""
+        fields = self.fields
+        values: dict[str, Any] = {}
+        known = {f"params.{name}": param for name, param in self.params.items()}
+        for name, value in fields.entries(node, f"{what}.set"):
+            param = known.get(name.text)
+            if param is None:
+                if name.text not in fields.broken:
+                    fields.note(name, "name", f"unknown parameter '{name.text}'", name_hint(name.text, known))
+            elif param.layer != layer:
+                owner = f"belongs to layer '{param.layer}'" if param.layer else "belongs to no layer"
+                fields.note(
+                    name,
+                    "layer",
+                    f"'{name.text}' {owner}, so an experiment of layer '{layer}' may not set it",
+                    f"give the parameter layer: {layer}",
+                )
+            else:
+                values[param.name] = param_value(fields, value, param, f"{what}.set.{name.text}")
+        return values
+
+
+def _layer_salt(strategy: str, layer: str) -> str:
+    return f"{strategy}:{layer}:holdout"
+
+
+def _shares_hint(arms: list[Arm]) -> str:
+    """How to say with `exposure` what shares below 1 in sum were meant to say."""
+    if not arms:
+        return "give it arms, as rules: {share: 0.5}"
+    total = sum(arm.share for arm in arms)
+    if not 0.0 < total < 1.0:
+        return "shares are of the units that are let in; they add up to 1"
+    shares = ", ".join(f"{arm.name}: {{share: {arm.share / total:g}}}" for arm in arms)
+    return f"to let in {total:g} of all units, write exposure: {total:g} and {shares}"

@@ -15,6 +15,7 @@ from engine.strategy import CompiledLet, CompiledRule
 from engine.table import CompiledTable, look_up_row
 from features.expr import ROW_ERROR, Program, Type, interpret, interpret_marked
 from features.rows import FeatureBatch
+from tests.engine.naive_assignment import arm_or_why
 
 
 def naive_decide(
@@ -167,14 +168,14 @@ def _params(live: LiveStrategy, request: Request) -> tuple[dict[str, Any], dict[
     arms = {}
     for split in live.compiled.arms:
         experiment = split.experiment
-        bucket = hash64(experiment.salt, str(request.values[experiment.unit])) >> 40
-        owner = [
-            arm for start, arm in zip(split.bucketing.starts, split.bucketing.arms, strict=True) if start <= bucket
-        ]
-        if owner[-1] >= 0:
-            arm = experiment.arms[owner[-1]]
-            arms[experiment.name] = arm.name
-            params |= arm.set
+        known = {**request.values, "as_of": request.as_of_ms * 1000}
+        if split.where is not None and interpret(split.where, known) is not True:
+            continue
+        unit = request.values[experiment.region if experiment.kind == "switchback" else experiment.unit]
+        layer = live.compiled.strategy.layers.get(experiment.layer)
+        found = arm_or_why(experiment, layer, str(unit), request.as_of_ms)
+        arms[experiment.name] = found
+        params |= next((arm.set for arm in experiment.arms if arm.name == found), {})
     return params, arms
 
 

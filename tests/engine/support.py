@@ -75,7 +75,8 @@ experiments:
   odd:
     layer: odd
     unit: zone
-    arms: {zero: {share: 0.2, set: {params.divisor: 0}}, five: {share: 0.3, set: {params.divisor: 5}}}
+    exposure: 0.5
+    arms: {zero: {share: 0.4, set: {params.divisor: 0}}, five: {share: 0.6, set: {params.divisor: 5}}}
 """
 
 
