@@ -13,25 +13,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from engine.experiment import hash01
-from engine.inputs import Features, Inputs, LiveInputs, LiveStrategy, add_features
+from engine.inputs import SCORE_NOT_FINITE, UNKNOWN, Features, Inputs, LiveInputs, LiveStrategy, Reasons, add_features
 from engine.propensity import draw, propensities
 from engine.request import Request
 from engine.rules import KEPT, After, Before
-from engine.strategy import CompiledStrategy, Strategy
-from engine.wire_values import is_time, to_wire
-from features.expr import Column
+from engine.strategy import CompiledStrategy, Rank
+from engine.wire_values import is_time, to_list, to_wire
 from features.records import Decision
 from features.rows import to_served
 
 __all__ = ["SCORE_NOT_FINITE", "UNKNOWN", "Features", "LiveStrategy", "decide", "decide_from"]
-
-SCORE_NOT_FINITE: Final = "score_not_finite"
-UNKNOWN: Final = "unknown:"  # before the id of a `fail_row` rule that could not tell
 
 
 def decide(
@@ -71,12 +67,13 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
 
     # Rank, explore, draw.
     survives_K = before.alive_K & after.known_K
-    ranked_N = _rank(strategy, request, survives_K, after.score_K)
-    kept = ranked_N[: strategy.rank.keep]
-    chances = propensities(strategy.explore, after.score_K[kept].tolist())
+    scores = to_list(after.score_K, survives_K)
+    kept = _rank(strategy.rank, request, survives_K, after.score_K)
+    chances = propensities(strategy.explore, [scores[row] for row in kept])
     chosen = draw(chances, hash01(strategy.explore.salt, request.decision_id))
-    propensity_K = np.zeros(request.num_candidates)
-    propensity_K[kept] = chances
+    propensity = [0.0] * request.num_candidates
+    for row, chance in zip(kept, chances, strict=True):
+        propensity[row] = chance
 
     return Decision(
         decision_id=request.decision_id,
@@ -89,21 +86,19 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         strategy_hash=strategy.hash,
         as_of_ms=request.as_of_ms,
         event_time_ms=request.as_of_ms,
-        request=dict(request.fields),
+        request=request.fields,
         candidate_key=strategy.candidate_key,
-        candidate_ids=list(request.candidate_ids),
-        candidates={
-            name: list(values) for name, values in request.candidates.items() if name != strategy.candidate_key
-        },
+        candidate_ids=request.candidate_ids,
+        candidates=request.others,
         features={role: to_served(batch) for role, batch in served.batches.items()},
         model_outputs=said.outputs,
-        scores=Column(after.score_K, survives_K).tolist(),
-        propensities=propensity_K.tolist(),
+        scores=scores,
+        propensities=propensity,
         survivors=survives_K.tolist(),
-        reasons=_reasons(strategy, before, after, survives_K),
-        fired=(before.fired_K | np.where(before.alive_K, after.fired_K, 0)).tolist(),
-        unknown=(before.unknown_K | np.where(before.alive_K, after.unknown_K, 0)).tolist(),
-        chosen=None if chosen is None else int(kept[chosen]),
+        reasons=_reasons(live.reasons, before, after, survives_K),
+        fired=(before.fired_K | after.fired_K * before.alive_K).tolist(),
+        unknown=(before.unknown_K | after.unknown_K * before.alive_K).tolist(),
+        chosen=None if chosen is None else kept[chosen],
         decided_by="fallback" if not served.answered else "explore" if chosen else "rank",
         quality="full" if served.answered and served.fresh and not said.problem else "degraded",
         salt=strategy.explore.salt,
@@ -112,43 +107,41 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         layers_read=list(compiled.layers_read),
         params=assignment.params,
         outputs=_outputs(compiled, after, survives_K),
-        killed=[rule.id for bit, rule in enumerate(strategy.rules) if killed >> bit & 1],
+        killed=[rule.id for bit, rule in enumerate(strategy.rules) if killed >> bit & 1] if killed else [],
     )
 
 
-def _rank(strategy: Strategy, request: Request, survives_K: np.ndarray, score_K: np.ndarray) -> np.ndarray:
-    """Rows of the survivors, best first; equal scores by the ties field ascending, then by key. Shapes: returns (N,)."""
-    rows_N = np.flatnonzero(survives_K)
-    order_N = np.argsort(-score_K[rows_N], kind="stable")
-    rows_N = rows_N[order_N]
-    scores_N = score_K[rows_N]
-    same = scores_N[1:] == scores_N[:-1]
-    if not same.any():
-        return rows_N
-    ties, ids = request.candidates[strategy.rank.ties], request.candidate_ids
-    score_of = score_K.tolist()
-    return np.array(sorted(rows_N.tolist(), key=lambda row: (-score_of[row], ties[row], ids[row])), dtype=np.int64)
+def _rank(rank: Rank, request: Request, survives_K: np.ndarray, score_K: np.ndarray) -> list[int]:
+    """The rows that are kept, best first; equal scores by the ties field ascending, then by key."""
+    rows_N = survives_K.nonzero()[0]
+    falls_N = -score_K[rows_N]
+    order_N = falls_N.argsort()
+    falls_N = falls_N[order_N]
+    ranked: list[int] = rows_N[order_N].tolist()
+    equal_N = falls_N[1:] == falls_N[:-1]
+    if np.count_nonzero(equal_N):
+        ties, ids = request.candidates[rank.ties], request.candidate_ids
+        ends_N = np.append((~equal_N).nonzero()[0] + 1, len(ranked))  # where a run of equal scores is over
+        start = 0
+        for end in ends_N.tolist():
+            if end - start > 1:
+                ranked[start:end] = sorted(ranked[start:end], key=lambda row: (ties[row], ids[row]))
+            start = end
+    return ranked[: rank.keep]
 
 
-def _reasons(strategy: Strategy, before: Before, after: After, survives_K: np.ndarray) -> list[str | None]:
+def _reasons(texts: Reasons, before: Before, after: After, survives_K: np.ndarray) -> list[str | None]:
     """Why each candidate was dropped: a rule's id, `unknown:` and the id of a rule that could not tell, or its score."""
-    if survives_K.all():
-        return [None] * len(survives_K)
-    num_rules = len(strategy.rules)
-    texts = np.array(
-        [
-            None,
-            *(rule.id for rule in strategy.rules),
-            *(UNKNOWN + rule.id for rule in strategy.rules),
-            SCORE_NOT_FINITE,
-        ],
-        dtype=object,
-    )
-    fired_K = before.fired_K >> np.maximum(before.dropped_by_K, 0) & 1
-    dropped_K = before.dropped_by_K + np.where(fired_K == 1, 1, 1 + num_rules)
-    failed_K = np.where(after.failed_by_K == KEPT, 2 * num_rules, after.failed_by_K + num_rules) + 1
-    code_K = np.where(before.alive_K, np.where(survives_K, 0, failed_K), dropped_K)
-    reasons: list[str | None] = texts[code_K].tolist()
+    dropped_by_K, alive_K = before.dropped_by_K, before.alive_K
+    code_K = dropped_by_K + np.int16(1)
+    if texts.may_fail:
+        held_K = before.fired_K >> np.where(alive_K, 0, dropped_by_K) & 1
+        code_K[(held_K == 0) & ~alive_K] += texts.num_rules
+    failed_K = alive_K & ~after.known_K
+    if np.count_nonzero(failed_K):
+        by_K = after.failed_by_K[failed_K]
+        code_K[failed_K] = np.where(by_K == KEPT, 2 * texts.num_rules, by_K + texts.num_rules) + 1
+    reasons: list[str | None] = texts.texts[code_K].tolist()
     return reasons
 
 
@@ -160,7 +153,7 @@ def _outputs(compiled: CompiledStrategy, after: After, survives_K: np.ndarray) -
         valid_K = column.valid & survives_K
         if column.values.dtype == np.float64:
             valid_K &= np.isfinite(column.values)
-        plain = Column(column.values, valid_K).tolist()
+        plain = to_list(column.values, valid_K)
         kind = named.program.type
         out[named.name] = [to_wire(value, kind) for value in plain] if is_time(kind) else plain
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -20,15 +20,19 @@ from engine.feature_source import missing_batch
 from engine.model import Model
 from engine.request import Request
 from engine.rules import RuleRunner
-from engine.scorer import Scored, score
+from engine.scorer import Scored, nothing, score
 from engine.strategy import CompiledStrategy, ModelUse
 from engine.table import CompiledTable
+from engine.wire_values import to_list
 from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
 from features.records import ModelOutput, ModelSource
 from features.rows import FeatureBatch
 
-_NO_KEY: dict[str, str | int] = {"string": "", "int": -1}  # read in place of a null key, then thrown away
+ABSENT: Final[ModelSource] = "absent"
+SCORE_NOT_FINITE: Final = "score_not_finite"
+UNKNOWN: Final = "unknown:"  # before the id of a `fail_row` rule that could not tell
+_NO_KEY: Final[dict[str, str | int]] = {"string": "", "int": -1}  # read in place of a null key, then thrown away
 
 
 class Features(Protocol):
@@ -53,6 +57,10 @@ class LiveStrategy:
     rules: RuleRunner
 
     @cached_property
+    def reasons(self) -> Reasons:
+        return reasons_of(self.compiled)
+
+    @cached_property
     def feature_reads(self) -> tuple[tuple[str, str, str], ...]:
         """(role, feature, name) of the features that anything here reads: the others are only recorded."""
         read = names_read(self.compiled)
@@ -63,6 +71,26 @@ class LiveStrategy:
             for spec in role.view.features
             if f"{role.name}.{spec.name}" in read
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reasons:
+    """The reasons a candidate can be dropped for, in a table: 0 none, 1 + bit a rule that held, 1 + num_rules + bit a
+    `fail_row` rule that could not tell, the last one a score. `may_fail`: a drop rule is of that kind.
+
+    Shapes: texts (2 * num_rules + 2,) object.
+    """
+
+    texts: np.ndarray
+    num_rules: int
+    may_fail: bool
+
+
+def reasons_of(compiled: CompiledStrategy) -> Reasons:
+    ids = [rule.id for rule in compiled.strategy.rules]
+    texts = np.array([None, *ids, *(UNKNOWN + name for name in ids), SCORE_NOT_FINITE], dtype=np.object_)
+    may_fail = any(rule.on_unknown == "fail_row" for rule in compiled.drops)
+    return Reasons(texts=texts, num_rules=len(ids), may_fail=may_fail)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -142,21 +170,24 @@ class LiveInputs:
         problem = False
         for use in self.live.compiled.strategy.models.values():
             model = self.live.models[use.name]
-            said = self._score(use, model, columns, alive_K)
-            problem |= said.problem is not None or use.name in self.live.broken_models
-            column, source = _with_fallback(self.live.compiled, use.name, said, columns, alive_K)
+            problem |= use.name in self.live.broken_models
+            column, source = nothing(len(alive_K)), ABSENT
+            if model is not None or use.name in self.live.compiled.on_late:
+                said = self._score(use, model, columns, alive_K)
+                problem |= said.problem is not None
+                column, source = _with_fallback(self.live.compiled, use.name, said, columns, alive_K)
             columns[use.name] = column
             outputs[use.name] = ModelOutput(
                 model=model.ref if model else f"{use.model}@{use.version}",
                 model_hash=model.hash if model else None,
                 source=source,
-                values=column.tolist(),
+                values=to_list(column.values, column.valid),
             )
         return Said(outputs=outputs, problem=problem)
 
     def _score(self, use: ModelUse, model: Model | None, columns: Mapping[str, Column], alive_K: np.ndarray) -> Scored:
         """The model's answer for the survivors only: rows cost it far more than they cost rules."""
-        rows_S = np.flatnonzero(alive_K)
+        rows_S = alive_K.nonzero()[0]
         asked = {name: take(columns[name], rows_S, len(alive_K)) for name in model.program.reads} if model else {}
         left_ms = self.budget_ms - (self.clock() - self.started) * 1000.0
         return score(model, asked, len(rows_S), budget_ms=min(use.deadline_ms, left_ms), clock=self.clock)
@@ -199,10 +230,12 @@ def _with_fallback(
     """The answer for all K, `on_late` put where the model said nothing. A row error of it is a plain null here: that is
     what the record of a Decision can say, and the Decision must follow from its record."""
     values_K, known_K = np.zeros(len(alive_K)), np.zeros(len(alive_K), dtype=np.bool_)
-    values_K[alive_K] = said.probability.values
-    known_K[alive_K] = said.probability.valid
-    if name not in compiled.on_late or said.probability.valid.all():
+    num_known = np.count_nonzero(said.probability.valid)
+    if num_known:
+        values_K[alive_K] = said.probability.values
+        known_K[alive_K] = said.probability.valid
+    if name not in compiled.on_late or num_known == len(said.probability):
         return Column(values_K, known_K), said.source
     stand_in = evaluate(compiled.on_late[name], columns, num_rows=len(alive_K))
     column = Column(np.where(known_K, values_K, stand_in.values), (known_K | stand_in.valid) & alive_K)
-    return column, said.source if known_K.any() else "fallback"
+    return column, said.source if num_known else "fallback"

@@ -8,7 +8,9 @@ depend on the processor and on the length of the array.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from engine.strategy import Explore
 
@@ -32,12 +34,10 @@ def propensities(explore: Explore, scores: Sequence[float]) -> list[float]:
 
 def draw(chances: Sequence[float], u: float) -> int | None:
     """The first place whose cumulated chance exceeds u in [0, 1). None when there is nothing to choose."""
-    total = 0.0
-    last: int | None = None
-    for place, chance in enumerate(chances):
-        if chance > 0.0:
-            last = place
-            total += chance
-            if u < total:
-                return place
-    return last  # rounding left the sum below u
+    ends = list(accumulate(chances))  # one addition after the other, best first: the same sums wherever it runs
+    place = bisect_right(ends, u)
+    if place < len(ends):
+        return place
+    return max(
+        (place for place, chance in enumerate(chances) if chance > 0.0), default=None
+    )  # rounding left the sum below u

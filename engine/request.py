@@ -45,7 +45,7 @@ class Request:
 
     `fields` and `candidates` are as they were sent, which is as they are recorded: the request's fields, and one list of K
     per candidate field, the key among them. `values` has the fields and the envelope as the language sees them.
-    `columns` has all of it by name. Shapes: (1,) for what the whole request shares, (K,) for the candidates' fields.
+    `others` are `candidates` without the key. `columns` has all of it by name. Shapes: (1,) for what the whole request shares, (K,) for the candidates' fields.
     """
 
     order_id: str
@@ -54,10 +54,11 @@ class Request:
     city: str
     product: str
     as_of_ms: int
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
     values: Mapping[str, Any]
     candidate_ids: list[str]
     candidates: Mapping[str, list[Any]]
+    others: dict[str, list[Any]]
     columns: Mapping[str, Column]
 
     @property
@@ -149,6 +150,7 @@ def build(
         values=values,
         candidate_ids=ids,
         candidates=lists,
+        others={name: values for name, values in lists.items() if name != strategy.candidate_key},
         columns=ready,
     )
 
@@ -248,8 +250,9 @@ def _check_bounds(
     """
     for name, kind in strategy.request.items():
         facts = strategy.facts.get(name)
-        bounded = facts is not None and kind.kind in _BOUNDED and sent[name] is not None
-        if bounded and _outside(np.array([sent[name]]), facts)[0]:
+        if facts is None or kind.kind not in _BOUNDED or sent[name] is None:
+            continue
+        if _outside(np.array([sent[name]]), facts)[0]:
             raise _out_of_bounds(sent[name], facts, f"$.request.{name}")
     for name, kind in strategy.candidate_fields.items():
         facts = strategy.facts.get(name)

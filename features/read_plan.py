@@ -240,6 +240,8 @@ class _Assembly:
         self.plan, self.num_rows, self.as_of_ms = plan, num_rows, as_of_ms
         self.specs = plan.view.features
         self.everywhere, self.nowhere = np.ones(num_rows, dtype=bool), np.zeros(num_rows, dtype=bool)
+        self.cells_FR = np.zeros((len(self.specs), num_rows), dtype="<i8")
+        self.doubles_FR = self.cells_FR.view("<f8")
         self.columns: dict[str, NDArray[Any]] = {}
         self.valid: dict[str, NDArray[np.bool_]] = {}
         self.statuses = np.full((num_rows, len(self.specs)), Status.MISSING, dtype=np.uint8)
@@ -308,6 +310,7 @@ class _Assembly:
             valid=self.valid,
             statuses=self.statuses,
             ages_ms=self.ages_ms,
+            cells_FR=self.cells_FR,
         )
 
     def _derive(self, place: int) -> None:
@@ -346,6 +349,12 @@ class _Assembly:
                 column[~known] = spec.default
                 self.statuses[~known, place] = Status.DEFAULT
                 known = self.everywhere
+        if spec.type in ("int", "double"):
+            cells = self.cells_FR[place] if spec.type == "int" else self.doubles_FR[place]
+            cells[:] = column
+            column = cells
+        elif spec.type == "bool":
+            self.cells_FR[place] = column
         self.columns[spec.name], self.valid[spec.name] = column, known
 
 

@@ -28,6 +28,13 @@ class Status(IntEnum):
 
 
 UNKNOWN_AGE_MS: Final = -1
+_PRESENT: Final = np.uint8(
+    Status.PRESENT
+)  # NumPy takes 5 µs to make sense of an IntEnum, and this is asked for every read
+_DEFAULT: Final = np.uint8(Status.DEFAULT)
+_CELL_DTYPES: Final = {"int": np.dtype("<i8"), "bool": np.dtype("<i8"), "double": np.dtype("<f8")}
+_ZERO: Final = bytes(8)
+_HAS_VALUE: Final = bytes(status in (Status.PRESENT, Status.DEFAULT) for status in range(256))
 DTYPES: Final[dict[str, Any]] = {"int": np.int64, "double": np.float64, "bool": np.bool_, "string": np.object_}
 
 
@@ -37,7 +44,8 @@ class FeatureBatch:
 
     Shapes: R keys, F features. columns[name] (R,) int64, float64, bool or object (str) by type, 0/False/"" where
     there is no value; valid[name] (R,) bool; statuses (R, F) uint8; ages_ms (R, F) int64, -1 where unknown. The age
-    of a windowed value is the time since its group's heartbeat, of a last value the time since its event.
+    of a windowed value is the time since its group's heartbeat, of a last value the time since its event. `cells_FR`,
+    where a store has them at hand, are the cells of ServedFeatures (those of strings excepted), which `columns` are views of.
     """
 
     view: str
@@ -49,6 +57,7 @@ class FeatureBatch:
     valid: Mapping[str, NDArray[np.bool_]]
     statuses: NDArray[np.uint8]
     ages_ms: NDArray[np.int64]
+    cells_FR: NDArray[np.int64] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -65,7 +74,7 @@ class FeatureBatch:
 
 def has_value(statuses: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where a status says that there is a value."""
-    return (statuses == Status.PRESENT) | (statuses == Status.DEFAULT)
+    return (statuses == _PRESENT) | (statuses == _DEFAULT)
 
 
 def empty_column(type_name: str, num_rows: int) -> NDArray[Any]:
@@ -77,17 +86,15 @@ def empty_column(type_name: str, num_rows: int) -> NDArray[Any]:
 
 def to_served(batch: FeatureBatch) -> ServedFeatures:
     """The batch as the bytes that a Decision carries (records.ServedFeatures). Ages are not part of them."""
+    statuses = np.ascontiguousarray(batch.statuses.T).tobytes()
     strings: dict[str, int] = {}
-    cells: list[bytes] = []
-    for name, type_name in zip(batch.names, batch.types, strict=True):
-        column, valid = batch.columns[name], batch.valid[name]
-        if type_name == "double":
-            cells.append(np.where(valid, column, 0.0).astype("<f8").tobytes())
-        elif type_name == "string":
-            codes = [strings.setdefault(str(v), len(strings)) if ok else 0 for v, ok in zip(column, valid, strict=True)]
-            cells.append(np.array(codes, dtype="<i8").tobytes())
-        else:
-            cells.append(np.where(valid, column, 0).astype("<i8").tobytes())
+    if batch.cells_FR is None or "string" in batch.types:
+        values = _cells(batch, strings)
+        if statuses.count(Status.PRESENT) < len(statuses):  # a cell without a value is 0, whatever the column has there
+            known = np.frombuffer(statuses.translate(_HAS_VALUE), dtype=np.bool_)
+            values = (np.frombuffer(values, dtype="<i8") * known).tobytes()
+    else:
+        values = batch.cells_FR.tobytes()
     return ServedFeatures(
         view=batch.view,
         generation=batch.generation,
@@ -95,10 +102,34 @@ def to_served(batch: FeatureBatch) -> ServedFeatures:
         rows=batch.num_rows,
         names=list(batch.names),
         types=list(batch.types),
-        values=b"".join(cells),
-        statuses=np.ascontiguousarray(batch.statuses.T).tobytes(),
+        values=values,
+        statuses=statuses,
         strings=list(strings),
     )
+
+
+def _cells(batch: FeatureBatch, strings: dict[str, int]) -> bytes:
+    """The columns, one after the other; `strings` becomes the texts in their order."""
+    cells = []
+    for name, type_name in zip(batch.names, batch.types, strict=True):
+        column = batch.columns[name]
+        if type_name == "string":
+            cells.append(_string_cells(column, batch.valid[name], strings))
+            continue
+        if column.dtype is not (dtype := _CELL_DTYPES[type_name]):
+            column = column.astype(dtype)
+        cells.append(column.tobytes())
+    return b"".join(cells)
+
+
+def _string_cells(column: NDArray[Any], valid: NDArray[np.bool_], strings: dict[str, int]) -> bytes:
+    """Every text's place in `strings`, which grows by the texts that are new to it."""
+    texts = column.tolist()
+    complete = np.count_nonzero(valid) == len(texts)
+    for text in dict.fromkeys(texts if complete else column[valid].tolist()):
+        strings.setdefault(text, len(strings))
+    cell_of = {text: place.to_bytes(8, "little") for text, place in strings.items()}
+    return b"".join([cell_of.get(text, _ZERO) for text in texts])
 
 
 def from_served(served: ServedFeatures) -> FeatureBatch:

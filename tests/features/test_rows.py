@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import struct
+
 import msgspec
 import numpy as np
 import pytest
@@ -63,6 +66,31 @@ def test_a_batch_survives_the_bytes_of_a_decision(batch: FeatureBatch) -> None:
         assert np.array_equal(back.valid[name], batch.valid[name])
         assert back.columns[name].tolist() == batch.columns[name].tolist()
     assert [back.row(i) for i in range(back.num_rows)] == [batch.row(i) for i in range(batch.num_rows)]
+
+
+def slow_cells(batch: FeatureBatch) -> bytes:
+    """The cells of a batch, one after the other: what `to_served` means by `values`."""
+    out, strings = b"", []
+    for name, type_name in zip(batch.names, batch.types, strict=True):
+        for row in range(batch.num_rows):
+            value = batch.row(row)[name]
+            if type_name == "string" and value is not None:
+                strings += [value] if value not in strings else []
+                value = strings.index(value)
+            out += struct.pack("<d" if type_name == "double" else "<q", 0 if value is None else value)
+    return out
+
+
+@given(batches(), st.booleans())
+def test_cells_are_those_of_the_slow_form_also_behind_values_that_do_not_count(batch: FeatureBatch, junk: bool) -> None:
+    expected = slow_cells(batch)
+    if junk:
+        for name, type_name in zip(batch.names, batch.types, strict=True):
+            batch.columns[name][~batch.valid[name]] = "junk" if type_name == "string" else 1
+    assert to_served(batch).values == expected
+    if "string" not in batch.types:
+        cells_FR = np.frombuffer(expected, dtype="<i8").reshape(len(batch.names), batch.num_rows)
+        assert to_served(dataclasses.replace(batch, cells_FR=cells_FR)).values == expected
 
 
 def test_negative_zero_and_infinities_keep_their_bits() -> None:
