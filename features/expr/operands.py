@@ -174,9 +174,10 @@ def _coerce(step: Step, kind: str, *, literals: bool) -> Step | None:
         return None
     if step.step == "const" and step.value is None:
         return Step("const", Type(kind, True), (), step.start, step.end, None)
-    if step.step == "const" and kind == "double" and isinstance(step.value, int) and not isinstance(step.value, bool):
-        value = float(step.value)
-        return Step("const", DOUBLE, (), step.start, step.end, value) if int(value) == step.value else None
+    if step.step == "const" and kind == "double" and step.type.kind == "int":
+        whole = int(step.value or 0)
+        value = float(whole)
+        return Step("const", DOUBLE, (), step.start, step.end, value) if int(value) == whole else None
     if step.step in ("if", "coalesce"):
         kept = step.args[:1] if step.step == "if" else ()
         parts = [_coerce(arg, kind, literals=literals) for arg in step.args[len(kept) :]]

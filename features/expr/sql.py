@@ -5,7 +5,8 @@ operation that a database would wrap (Flink's BIGINT) or raise on (DuckDB's over
 no row may end a job. Where the language tells an error from null (`??`, `== null`, a condition) the text does too; in a
 step that is never null, NULL can only be an error.
 
-`math.exp`, `math.log1p` and `math.sqrt` are refused: their last bit differs between databases.
+Times are BIGINT microseconds (`sql_times.py`). Refused, because no database does exactly the same: the real functions
+(their last bit differs), regular expressions, zones, texts of times, hash01, lists and loops.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from typing import Final, Literal, NoReturn
 from features.expr.errors import Mistakes, mistake_at
 from features.expr.interpret import DOUBLE_TEXT, INT_TEXT
 from features.expr.program import Program, Step
-from features.expr.types import INT_MIN
+from features.expr.sql_times import CAN_FAIL, time_sql
+from features.expr.types import INT_MIN, SCALARS
 
 Dialect = Literal["flink", "duckdb"]
 MAX_SQL: Final = 200_000  # characters; guards name their operands more than once, so the text can grow fast
 
 _COMPARE: Final = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_TYPES: Final = {
-    "flink": {"bool": "BOOLEAN", "int": "BIGINT", "double": "DOUBLE", "string": "STRING"},
-    "duckdb": {"bool": "BOOLEAN", "int": "BIGINT", "double": "DOUBLE", "string": "VARCHAR"},
-}
+_PLAIN_TYPES: Final = {
+    "bool": "BOOLEAN", "int": "BIGINT", "double": "DOUBLE", "timestamp": "BIGINT", "duration": "BIGINT",
+}  # fmt: skip
+_TYPES: Final = {"flink": {**_PLAIN_TYPES, "string": "STRING"}, "duckdb": {**_PLAIN_TYPES, "string": "VARCHAR"}}
 
 
 def to_sql(program: Program, dialect: Dialect, column: Callable[[str], str]) -> str:
     """The expression as one SQL expression, in parentheses where it has to be.
 
-    `column` gives the SQL text of a name; columns have the types BOOLEAN, BIGINT, DOUBLE and STRING (VARCHAR).
-    Raises: Mistakes for a function that SQL cannot carry, or a text beyond 200,000 characters; ValueError for an
+    `column` gives the SQL text of a name; columns have the types BOOLEAN, BIGINT (also of microseconds), DOUBLE and
+    STRING (VARCHAR).
+    Raises: Mistakes for a list, a function that SQL cannot carry, or a text beyond 200,000 characters; ValueError for an
             unknown dialect.
     """
     if dialect not in _TYPES:
@@ -86,6 +89,8 @@ class _Writer:
         name, kind = step.step, step.type.kind
         if name == "const":
             return self._constant(step)
+        if step.type.is_list or name in ("exists", "all") or name.startswith("in_list_"):
+            self._refuse(step, "sql", "SQL has no lists here", _ELSEWHERE)
         if name == "name":
             return self.column(str(step.value))
         if name in ("and", "or"):
@@ -107,7 +112,7 @@ class _Writer:
             plain = f"({self.value(step.args[0])} IS NULL)"
             return plain if failed is None else self._unless(failed, plain, kind)
         operator, _, operand = name.partition("_")
-        if operator in _COMPARE and operand in ("bool", "int", "double", "string"):
+        if operator in _COMPARE and operand in SCALARS:
             return self._compare(step, operator, operand)
         if operator == "in":
             return self._in(step)
@@ -211,11 +216,16 @@ class _Writer:
         return text
 
     def _strict(self, step: Step) -> str:
-        if step.step in ("sqrt", "exp", "log1p"):
-            message = f"math.{step.step} has no exact form in SQL"
-            self._refuse(step, "sql", message, "compute it in an expr of the view or strategy instead")
+        if step.step in _REAL:
+            self._refuse(step, "sql", f"math.{step.step} has no exact form in SQL", _ELSEWHERE)
+        if step.step in _REFUSED or step.step.endswith("_timestamp_string"):
+            what = "a calendar field in a time zone" if "_timestamp_" in step.step else _REFUSED[step.step]
+            self._refuse(step, "sql", f"{what} has no exact form in SQL", _ELSEWHERE)
         args = [self.value(arg) for arg in step.args]
         a, b = args[0], args[-1]
+        times = time_sql(step, a, b, flink=self.flink)
+        if times is not None:
+            return times
         sql = _PLAIN.get(step.step)
         if sql is not None:
             return sql.format(a=a, b=b)
@@ -259,6 +269,21 @@ class _Writer:
             cut = f"(CASE WHEN {a} < 0.0E0 THEN CEIL({a}) ELSE FLOOR({a}) END)"
             away = f"(CASE WHEN {a} < 0.0E0 THEN -1.0E0 ELSE 1.0E0 END)"
             return f"(CASE WHEN ABS({a} - {cut}) >= 5.0E-1 AND ABS({a}) < 4.503599627370496E15 THEN {cut} + {away} ELSE {cut} END)"
+        if name in ("sign_int", "sign_double"):
+            one = "CAST(1 AS BIGINT)" if name == "sign_int" else "1.0E0"
+            # NaN, zero and NULL stay; in DuckDB NaN is above all.
+            nan = "" if self.flink or name == "sign_int" else f" AND NOT isnan({a})"
+            zero = "" if name == "sign_int" else f" WHEN {a} = 0.0E0 THEN 0.0E0"
+            return f"(CASE WHEN {a} > 0{nan} THEN {one} WHEN {a} < 0 THEN (- {one}){zero} ELSE {a} END)"
+        if name in ("is_nan", "is_inf", "is_finite"):
+            if not flink:
+                return f"{name.replace('_', '')}({a})"
+            text = f"CAST({a} AS STRING)"  # Calcite turns NOT (a <= b) round, which is wrong for NaN
+            infinite = f"({text} = 'Infinity' OR {text} = '-Infinity')"
+            nan = f"({text} = 'NaN')"
+            return nan if name == "is_nan" else infinite if name == "is_inf" else f"(NOT {nan} AND NOT {infinite})"
+        if name == "trunc":
+            return f"(CASE WHEN {a} < 0.0E0 THEN CEIL({a}) ELSE FLOOR({a}) END)"
         if name == "size":
             return f"CAST(CHAR_LENGTH({a}) AS BIGINT)" if flink else f"length({a})"
         if name == "contains":
@@ -289,8 +314,19 @@ _CAN_FAIL: Final = frozenset(
         "int_of_double",
         "int_of_string",
         "double_of_string",
+        *CAN_FAIL,
     ]
 )
+_ELSEWHERE: Final = "compute it in an expr of the view or strategy instead"
+_REAL: Final = frozenset({"sqrt", "exp", "log", "log1p", "pow"})
+_REFUSED: Final = {
+    "matches": "a regular expression",
+    "hash01": "hash01",
+    "timestamp_of_string": "timestamp of a text",
+    "duration_of_string": "duration of a text",
+    "string_of_timestamp": "the text of a timestamp",
+    "string_of_duration": "the text of a duration",
+}
 _NEGATED_ORDER: Final = {
     "lt_double": "ge_double",
     "le_double": "gt_double",

@@ -116,13 +116,14 @@ def civil(field: str, local: Any) -> Any:
     if field == "getMonth":
         return (month + 2) % 12
     before_march = (month + 2) // 12  # 1 in January and February, which belong to the year before
-    year = era * 400 + year_of_era + before_march
     if field == "getFullYear":
-        return year
+        return era * 400 + year_of_era + before_march
     assert field == "getDayOfYear", field
-    # 31 + 28 days stand before March, and one more in a leap year; 306 days from March to December.
-    leap = (year % 4 + 3) // 4 * -1 + 1 - ((year % 100 + 99) // 100 * -1 + 1) + ((year % 400 + 399) // 400 * -1 + 1)
-    return in_year + 59 + leap - before_march * (365 + leap)
+    # 31 + 28 days stand before March, and one more in a leap year; from March to December there are 306.
+    common = (
+        (year_of_era % 4 + 3) // 4 + (year_of_era + 399) // 400 - (year_of_era % 100 + 99) // 100
+    )  # 0 in a leap year
+    return in_year + 60 - common - before_march * (common * -1 + 366)
 
 
 def duration_field(field: str, value: Any) -> Any:

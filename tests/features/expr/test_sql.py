@@ -10,14 +10,22 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from features.expr import Mistakes, Program, SourceText, compile_expr, interpret, parse_type, to_sql
+from features.expr.times import FIELDS
 from tests.features.expr import typed_expressions as typed
 
 duckdb = pytest.importorskip("duckdb", reason="extra 'flink' or 'train' (duckdb)")
 pa = pytest.importorskip("pyarrow")
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "expr"
-ARROW = {"int": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
-SQL_EXPRESSION = st.one_of(*typed.typed_expressions(sql=True).values())
+ARROW = {
+    "int": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "timestamp": pa.int64(),
+    "duration": pa.int64(),
+}
+SQL_EXPRESSION = st.one_of(*typed.typed_expressions(sql=True, wide=True).values())
 
 
 def quoted(name: str) -> str:
@@ -58,9 +66,9 @@ def assert_same(connection: Any, program: Program, rows: list[dict[str, Any]]) -
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(text=SQL_EXPRESSION, row_seed=st.integers(0, 2**32))
 def test_duckdb_agrees_with_the_interpreter_on_random_expressions(connection: Any, text: str, row_seed: int) -> None:
-    program = compile_expr(SourceText(text), typed.NAMES)
-    rows = typed.random_rows(row_seed, 40)
-    connection.register("given", table_of(rows, typed.NAMES))
+    program = compile_expr(SourceText(text), typed.SQL_NAMES)
+    rows = typed.random_rows(row_seed, 40, typed.SQL_NAMES)
+    connection.register("given", table_of(rows, typed.SQL_NAMES))
     try:
         assert_same(connection, program, rows)
     except Mistakes as error:
@@ -69,12 +77,17 @@ def test_duckdb_agrees_with_the_interpreter_on_random_expressions(connection: An
 
 OPERATIONS = {
     "int": ["i + j", "i - j", "i * j", "i % j", "div(i, j)", "-i", "math.abs(i)", "double(i)", "string(i)", "min(i, j)",
-            "max(i, j, 3)", "i < j", "i == j", "i != j", "i in [0, -7]", "(i % j == 0 ? null : i) == null", "(i % j == 1 ? 1 : null) ?? 5"],
+            "max(i, j, 3)", "math.sign(i)", "timestamp(i)", "i < j", "i == j", "i != j", "i in [0, -7]", "(i % j == 0 ? null : i) == null", "(i % j == 1 ? 1 : null) ?? 5"],
     "double": ["i + j", "i - j", "i * j", "i / j", "-i", "i < j", "i <= j", "i > j", "i >= j", "i == j", "i != j", "int(i)",
                "min(i, j)", "max(i, j)", "math.floor(i)", "math.ceil(i)", "math.round(i)", "math.abs(i)", "i in [0, 0.5]",
+               "math.sign(i)", "math.trunc(i)", "math.isNaN(i / j)", "math.isInf(i * j)", "math.isFinite(i - j)", "!math.isFinite(i / j)",
                "double(int(i)) < j", "double(int(i)) != j", "i > 1.5", "i < 1.5", "i == 0.5", "i != 0.5", "1.5 > i", "0 < i"],
     "string": ["i + j", "i < j", "i >= j", "i == j", "i != j", "size(i)", "i.startsWith(j)", "i.endsWith(j)", "i.contains(j)",
                "int(i)", "double(i)", "i in ['a', 'it\\'s']", "i == 'πέντε'"],
+    "timestamp": ["i - j", "i < j", "i >= j", "i == j", "i != j", "int(i)", "i in [timestamp(0)]", "i + (j - timestamp(0))",
+                  *(f"i.{field}()" for field in FIELDS)],
+    "duration": ["i + j", "i - j", "i < j", "i == j", "timestamp(0) + i", "i + timestamp('2024-02-29T00:00:00Z')", "timestamp(0) - i",
+                 *(f"i.{field}()" for field in FIELDS[-4:])],
     "bool": ["i && j", "i || j", "!i", "i == j", "i != j", "string(i)", "i ? j : !j"],
 }  # fmt: skip
 
@@ -127,6 +140,29 @@ def test_what_sql_cannot_carry_is_refused_with_its_place() -> None:
         to_sql(program, "flink", quoted)
     with pytest.raises(ValueError, match="unknown dialect"):
         to_sql(program, "mysql", quoted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "what"),
+    [
+        ("i > 0 && s.matches('^a')", 10, "a regular expression has no exact form"),
+        ("i > 0 && as_of.getHours('UTC') > 3", 10, "a calendar field in a time zone has no exact form"),
+        ("as_of < timestamp(s)", 9, "timestamp of a text has no exact form"),
+        ("'a' in tags", 1, "SQL has no lists"),
+        ("i > 0 && tags.exists(t, t == s)", 10, "SQL has no lists"),
+        ("size(tags) > 0", 6, "SQL has no lists"),
+        ("hash01('salt', s) < 0.5", 1, "hash01 has no exact form"),
+        ("math.pow(x, 2.0) > 3.0", 1, "math.pow has no exact form"),
+        ("string(as_of) == s", 1, "the text of a timestamp has no exact form"),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["flink", "duckdb"])
+def test_each_refusal_names_its_place_and_where_to_go(text: str, at: int, what: str, dialect: Any) -> None:
+    with pytest.raises(Mistakes) as caught:
+        to_sql(compile_expr(SourceText(text), typed.WIDE), dialect, quoted)
+    (mistake,) = caught.value.items
+    assert mistake.col == at and mistake.kind == "sql" and what in mistake.message
+    assert mistake.hint == "compute it in an expr of the view or strategy instead"
 
 
 def test_a_text_that_grows_without_end_is_refused() -> None:

@@ -1,7 +1,8 @@
 """Random well-typed expressions and rows, for the tests that hold the back ends against the interpreter.
 
 Expressions are text, in parentheses throughout; every nullable name is discharged in one of the ways the language knows.
-Rows are drawn from edge values, with nulls only where a name is nullable.
+Rows are drawn from edge values, with nulls only where a name is nullable. `NAMES` are scalars without times; `TIMES` and
+`LISTS` are the names of the other kinds, and `WIDE` is all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from features.expr import ROW_ERROR, Column, parse_type
+from features.expr import ROW_ERROR, Column, Type, parse_type
+from features.expr.times import DURATION_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN, format_timestamp
 
 NAMES = {
     "i": parse_type("int"),
@@ -27,6 +29,23 @@ NAMES = {
     "b": parse_type("bool"),
     "f": parse_type("bool?"),
 }
+
+TIMES = {
+    "as_of": parse_type("timestamp"),
+    "req.now": parse_type("timestamp"),
+    "last": parse_type("timestamp?"),
+    "wait": parse_type("duration"),
+    "req.gap": parse_type("duration?"),
+}
+LISTS = {
+    "nums": parse_type("list(int)"),
+    "req.xs": parse_type("list(double)"),
+    "tags": parse_type("list(string)"),
+    "moments": parse_type("list(timestamp)"),
+    "opt": parse_type("list(int)?"),
+}
+WIDE = {**NAMES, **TIMES, **LISTS}
+SQL_NAMES = {**NAMES, **TIMES}
 
 INTS = [
     0,
@@ -54,32 +73,50 @@ DOUBLES = [
     2.0**53, 9.223372036854775e18, 9223372036854775808.0, -9223372036854775808.0, math.inf, -math.inf, math.nan,
 ]  # fmt: skip
 STRINGS = ["", "a", "b", "ab", "idle", "it's", "πέντε", "🐱", "12", "-7", "+3", "9223372036854775808", "1.5", "1e400", ".5e1", " 1", "1_0", "nan"]  # fmt: skip
-EDGES: dict[str, list[Any]] = {"int": INTS, "double": DOUBLES, "string": STRINGS, "bool": [True, False]}
-DTYPES: dict[str, Any] = {"int": np.int64, "double": np.float64, "string": object, "bool": np.bool_}
-FILLERS: dict[str, Any] = {"int": 5, "double": 3.25, "string": None, "bool": True}
+# 2024-03-10T07:30:00Z and 2024-11-03T06:30:00Z are half an hour after New York's clocks change; then half an hour before.
+TIMESTAMPS = [
+    0, 1, -1, 999_999, 1710055800 * 10**6, 1730615400 * 10**6, 1710052200 * 10**6, 1730611800 * 10**6, 951782400 * 10**6,
+    -2208988800 * 10**6, 253402300799 * 10**6, TIMESTAMP_MIN, TIMESTAMP_MIN + 1, TIMESTAMP_MAX, 1785542399_123_456,
+]  # fmt: skip
+DURATIONS = [0, 1, -1, 999, -1000, 1_000_000, -1_500_000, 5_400_000_000, -90_000_000, 86_400_000_000, 10**15, DURATION_MAX, -DURATION_MAX]  # fmt: skip
+ZONES = ["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "+05:30", "-00:30", "UTC", "Africa/Monrovia"]
+EDGES: dict[str, list[Any]] = {
+    "int": INTS, "double": DOUBLES, "string": STRINGS, "bool": [True, False], "timestamp": TIMESTAMPS, "duration": DURATIONS,
+}  # fmt: skip
+DTYPES: dict[str, Any] = {
+    "int": np.int64, "double": np.float64, "string": object, "bool": np.bool_, "timestamp": np.int64, "duration": np.int64,
+}  # fmt: skip
+FILLERS: dict[str, Any] = {"int": 5, "double": 3.25, "string": None, "bool": True, "timestamp": 77, "duration": 77}
 
 
-def random_rows(seed: int, num_rows: int) -> list[dict[str, Any]]:
+def random_value(rng: random.Random, kind: Type) -> Any:
+    """An edge value of the kind; for a list up to four of them."""
+    if kind.is_list:
+        return [rng.choice(EDGES[kind.item.kind]) for _ in range(rng.choice([0, 1, 1, 2, 4]))]
+    return rng.choice(EDGES[kind.kind])
+
+
+def random_rows(seed: int, num_rows: int, names: dict[str, Type] = NAMES) -> list[dict[str, Any]]:
     """Rows of edge values; a nullable name is null in a third of them."""
     rng = random.Random(seed)
     return [
         {
-            name: None if kind.nullable and rng.random() < 0.33 else rng.choice(EDGES[kind.kind])
-            for name, kind in NAMES.items()
+            name: None if kind.nullable and rng.random() < 0.33 else random_value(rng, kind)
+            for name, kind in names.items()
         }
         for _ in range(num_rows)
     ]
 
 
-def to_columns(rows: list[dict[str, Any]]) -> dict[str, Column]:
+def to_columns(rows: list[dict[str, Any]], names: dict[str, Type] = NAMES) -> dict[str, Column]:
     """The rows as columns; an invalid cell holds something that would be wrong to read."""
     columns = {}
-    for name, kind in NAMES.items():
-        values = np.empty(len(rows), dtype=DTYPES[kind.kind])
+    for name, kind in names.items():
+        values = np.empty(len(rows), dtype=object if kind.is_list else DTYPES[kind.kind])
         error = np.array([row[name] is ROW_ERROR for row in rows], dtype=np.bool_)
         valid = np.array([row[name] is not None for row in rows], dtype=np.bool_) & ~error
         for index, row in enumerate(rows):
-            values[index] = row[name] if valid[index] else FILLERS[kind.kind]
+            values[index] = row[name] if valid[index] else FILLERS.get(kind.kind)
         columns[name] = Column(values, valid, error)
     return columns
 
@@ -89,6 +126,16 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     return type(a) is type(b) and a == b
+
+
+def _unnamed(forms: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """The same strategy with a short name: Hypothesis writes out names, and those of nested forms grow without end."""
+
+    @st.composite
+    def text(draw: st.DrawFn) -> str:
+        return draw(forms)
+
+    return text()
 
 
 def _pick(*options: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -109,13 +156,24 @@ def _literal(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def typed_expressions(*, sql: bool = False) -> dict[str, st.SearchStrategy[str]]:
-    """A strategy of texts for each of int, double, string, bool and 'bool?'; `sql` leaves out what SQL refuses."""
+def _time_literal(value: int) -> str:
+    return f"timestamp('{format_timestamp(value)}')"
+
+
+def typed_expressions(*, sql: bool = False, wide: bool = False) -> dict[str, st.SearchStrategy[str]]:
+    """A strategy of texts for each of int, double, string, bool and 'bool?'; `sql` leaves out what SQL refuses.
+
+    `wide` reads the names of `WIDE` (of `SQL_NAMES` with `sql`) and has 'timestamp' and 'duration' too.
+    """
     finite = [value for value in DOUBLES if math.isfinite(value) and value > -1e300]
     leaf_int = st.sampled_from(["i", "req.j", *map(repr, INTS)])
     leaf_double = st.sampled_from(["x", "req.y", *map(repr, finite)])
     leaf_string = st.sampled_from(["s", *map(_literal, STRINGS)])
     leaf_bool = st.sampled_from(["b", "true", "false"])
+    leaf_timestamp = st.sampled_from(["as_of", "req.now", *map(_time_literal, TIMESTAMPS)])
+    leaf_duration = st.sampled_from(
+        ["wait", "duration('1h30m')", "duration('-1.5s')", "duration('1us')", "duration('2562047h')"]
+    )
 
     def grow(depth: int) -> dict[str, st.SearchStrategy[str]]:
         if depth == 0:
@@ -125,8 +183,9 @@ def typed_expressions(*, sql: bool = False) -> dict[str, st.SearchStrategy[str]]
                 "string": leaf_string,
                 "bool": leaf_bool,
                 "bool?": st.just("f"),
+                **({"timestamp": leaf_timestamp, "duration": leaf_duration} if wide else {}),
             }
-        below = grow(depth - 1)
+        below = {kind: _unnamed(forms) for kind, forms in grow(depth - 1).items()}
         ints, doubles, strings, bools, unknowns = (below[k] for k in ("int", "double", "string", "bool", "bool?"))
         order = ["<", "<=", ">", ">=", "==", "!="]
         math_calls = ["math.floor", "math.ceil", "math.round", "math.abs"]
@@ -161,7 +220,7 @@ def typed_expressions(*, sql: bool = False) -> dict[str, st.SearchStrategy[str]]
             _form("({a} ? {b} : {c})", a=bools, b=unknowns, c=bools),
             _form("({a} ?? f)", a=unknowns),
         )
-        return {
+        result = {
             "int": _pick(
                 leaf_int,
                 _op(ints, ["+", "-", "*", "%"], ints),
@@ -199,5 +258,114 @@ def typed_expressions(*, sql: bool = False) -> dict[str, st.SearchStrategy[str]]
             "bool": _pick(leaf_bool, tests, tests, narrowed, logic, _form("!{a}", a=bools), _form("({a} ?? {b})", a=unknowns, b=bools)),
             "bool?": _pick(st.just("f"), unknown),
         }  # fmt: skip
+        if wide:
+            more = _times(below, leaf_timestamp, leaf_duration, sql=sql)
+            if not sql:
+                for kind, forms in _lists(below).items():
+                    more[kind] = _pick(more[kind], forms) if kind in more else forms
+            result = {kind: _pick(result[kind], forms) if kind in result else forms for kind, forms in more.items()} | {
+                kind: forms for kind, forms in result.items() if kind not in more
+            }
+        return result
 
     return grow(3)
+
+
+_DATE_FIELDS = ["getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear"]
+_CLOCK_FIELDS = ["getHours", "getMinutes", "getSeconds", "getMilliseconds"]
+
+
+def _times(
+    below: dict[str, st.SearchStrategy[str]], moment: st.SearchStrategy[str], span: st.SearchStrategy[str], *, sql: bool
+) -> dict[str, st.SearchStrategy[str]]:
+    """Forms with timestamps and durations, by the kind they yield."""
+    moments, spans, ints, strings, bools = (below[kind] for kind in ("timestamp", "duration", "int", "string", "bool"))
+    order = ["<", "<=", ">", ">=", "==", "!="]
+    fields = [
+        st.builds(lambda a, f: f"({a}).{f}()", moments, st.sampled_from([*_DATE_FIELDS, *_CLOCK_FIELDS])),
+        st.builds(lambda a, f: f"({a}).{f}()", spans, st.sampled_from(_CLOCK_FIELDS)),
+        _form("int({a})", a=moments),
+        _form("math.sign({a})", a=ints),
+    ]
+    texts = _form("({a} ?? '')", a=strings)
+    if not sql:
+        zones = st.sampled_from([repr(zone) for zone in ZONES] + ["s"])
+        fields.append(
+            st.builds(
+                lambda a, f, z: f"({a}).{f}({z})", moments, st.sampled_from([*_DATE_FIELDS, *_CLOCK_FIELDS]), zones
+            )
+        )
+        texts = _pick(_form("string({a})", a=moments), _form("string({a})", a=spans))
+    parsed = [] if sql else [_form("timestamp(string({a}))", a=moments), _form("timestamp({a} + '')", a=strings)]
+    parsed_spans = [] if sql else [_form("duration(string({a}))", a=spans), _form("duration({a} + '')", a=strings)]
+    return {
+        "timestamp": _pick(
+            moment,
+            moment,
+            _op(moments, ["+", "-"], spans),
+            _op(spans, ["+"], moments),
+            _form("timestamp({a} + 0)", a=ints),
+            _form("(last ?? {a})", a=moments),
+            _form("({a} ? {b} : {c})", a=bools, b=moments, c=moments),
+            *parsed,
+        ),
+        "duration": _pick(
+            span,
+            span,
+            _op(spans, ["+", "-"], spans),
+            _op(moments, ["-"], moments),
+            _form("(req.gap ?? {a})", a=spans),
+            *parsed_spans,
+        ),
+        "int": _pick(*fields),
+        "string": texts,
+        "bool": _pick(
+            _op(moments, order, moments),
+            _op(spans, order, spans),
+            _form("({a} in [timestamp('2024-03-10T07:30:00Z'), timestamp(0)])", a=moments),
+            _form("(last != null && last < {a})", a=moments),
+            _form("(has(req.gap) ? req.gap > {a} : {b})", a=spans, b=bools),
+            st.sampled_from(["math.isNaN(x / req.y)", "math.isInf(x * req.y)", "math.isFinite(req.y)"]),
+        ),
+    }
+
+
+def _lists(below: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy[str]]:
+    """Forms with lists, loops, patterns and draws, by the kind they yield."""
+    ints, doubles, strings, bools, unknowns, moments = (
+        below[kind] for kind in ("int", "double", "string", "bool", "bool?", "timestamp")
+    )
+    loop = st.sampled_from(["exists", "all"])
+    patterns = st.sampled_from([r"^[0-9]+$", "a|b", "(?i)IDLE", "ε", r"\\pL", ""])
+    return {
+        "int": _pick(st.sampled_from(["size(nums)", "tags.size()", "size(req.xs)"]), _form("math.sign({a})", a=ints)),
+        "double": _pick(
+            _form("hash01('salt', {a})", a=strings),
+            _form("hash01({a}, s)", a=strings),
+            _form("math.pow({a}, {b})", a=doubles, b=doubles),
+            _form("math.log({a})", a=doubles),
+            _form("math.sign({a})", a=doubles),
+            _form("math.trunc({a})", a=doubles),
+        ),
+        "bool": _pick(
+            _form("({a} in nums)", a=ints),
+            _form("({a} in req.xs)", a=doubles),
+            _form("({a} in tags)", a=strings),
+            _form("({a} in moments)", a=moments),
+            _form("(opt != null && {a} in opt)", a=ints),
+            _form("nums.{loop}(v, v < {a} || {b})", loop=loop, a=ints, b=bools),
+            _form("nums.{loop}(v, 43 % v == {a})", loop=loop, a=ints),
+            _form("tags.{loop}(v, v.contains({a}) && {b})", loop=loop, a=strings, b=bools),
+            _form("moments.{loop}(v, v - {a} < wait)", loop=loop, a=moments),
+            _form("req.xs.{loop}(v, v > {a} || {b})", loop=loop, a=doubles, b=bools),
+            _form("nums.{loop}(v, req.xs.exists(w, w > double(v)) == {a})", loop=loop, a=bools),
+            _form("nums.{loop}(v, tags.all(v, v < s) || v == {a})", loop=loop, a=ints),
+            _form("nums.{loop}(v, {a})", loop=loop, a=bools),
+            _form("({a} ? nums : opt ?? nums).{loop}(v, v > 0)", a=bools, loop=loop),
+            st.builds(lambda a, p: f"({a}).matches('{p}')", strings, patterns),
+        ),
+        "bool?": _pick(
+            _form("nums.{loop}(v, v > {a} && {b})", loop=loop, a=ints, b=unknowns),
+            _form("tags.{loop}(v, v == s || {a})", loop=loop, a=unknowns),
+        ),
+    }
