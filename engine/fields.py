@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from features.expr import Mistake, SourceText
+from features.expr import Facts, Mistake, SourceText, Type, parse_type
 from features.yaml_source import MapNode, Node, ScalarNode, mistake, name_hint
 
-KINDS: Final = ("int", "double", "bool", "string")  # what a field or a parameter can be
-RESERVED: Final = frozenset({"params", "score", "true", "false", "null", "has", "in"})
+KINDS: Final = ("int", "double", "bool", "string")  # what a parameter can be
+NUMBERS: Final = ("int", "double")
+RESERVED: Final = frozenset({"params", "out", "score", "true", "false", "null", "has", "in"})
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
 class Fields:
-    """The mistakes and the names of one file. `broken` are names that were declared but could not be understood."""
+    """The mistakes and the names of one file. `broken` are names that were declared but could not be understood.
+
+    `facts` are units and bounds by name, `files` the bytes of the other files that the file names, by relative path.
+    """
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.broken: set[str] = set()
         self.names: dict[str, Node] = {}
+        self.facts: dict[str, Facts] = {}
+        self.files: dict[str, bytes] = {}
 
     def note(self, node: Node | None, kind: str, message: str, hint: str = "") -> None:
         assert node is not None
@@ -134,6 +140,49 @@ class Fields:
             self.note(node, "bound", f"{what} is {value:g}; it must be {wanted}")
             return default
         return value
+
+    def type_of(self, node: Node | None) -> Type | None:
+        """A type as written: `double?`, `list(string)`."""
+        if node is None:
+            return None
+        try:
+            return parse_type(node.text if isinstance(node, ScalarNode) else "")
+        except ValueError as error:
+            known = str(error).partition("; known: ")[2]
+            text = node.text if isinstance(node, ScalarNode) else "this"
+            self.note(node, "type", f"'{text}' is not a type", f"use {known}")
+            return None
+
+    def typed(self, name: str, node: Node, what: str) -> Type | None:
+        """`double?`, or `{type: double?, unit: s, min: 0, max: 7200}`: the type; unit and bounds go to `facts`."""
+        if isinstance(node, ScalarNode):
+            return self.type_of(node)
+        parts = self.map_of(node, ("type", "unit", "min", "max"), required=("type",), what=what)
+        kind = self.type_of(parts.get("type"))
+        if kind is None:
+            return None
+        low, high = self.bounds(parts, what, kind.kind)
+        unit = self.text(parts["unit"], f"{what}.unit", default="") if "unit" in parts else ""
+        self.know(name, unit, low, high)
+        return kind
+
+    def bounds(self, parts: Mapping[str, Node], what: str, kind: str) -> tuple[float | None, float | None]:
+        """`min` and `max` of a number, None where there is none."""
+        out: dict[str, float] = {}
+        for bound in ("min", "max"):
+            if bound in parts and kind not in NUMBERS:
+                self.note(parts[bound], "bound", f"a {kind} has no {bound}", "remove it")
+            elif bound in parts:
+                value = self.number(parts[bound], f"{what}.{bound}", kind=float, default=None)
+                if value is not None:
+                    out[bound] = value
+        if out.get("min", -math.inf) > out.get("max", math.inf):
+            self.note(parts["min"], "bound", f"min {out['min']:g} is above max {out['max']:g}")
+        return out.get("min"), out.get("max")
+
+    def know(self, name: str, unit: str, low: float | None, high: float | None) -> None:
+        if unit or low is not None or high is not None:
+            self.facts[name] = Facts(unit=unit, low=low, high=high)
 
     def duration_ms(self, node: Node | None, what: str) -> float | None:
         if node is None:

@@ -1,8 +1,8 @@
 """YAML to Strategy: the shape of a strategy file, every mistake of it at once.
 
 This file reads structure (keys, types of values, what refers to what), with the getters of `engine/fields.py`;
-`engine/params.py` reads parameters, `engine/experiment_loader.py` the experiments that set them, `engine/compiler.py`
-compiles the expressions.
+`engine/params.py` reads parameters, `engine/experiment_loader.py` the experiments that set them,
+`engine/table_loader.py` the decision tables; `engine/compiler.py` compiles the expressions.
 A section that is wrong does not hide the mistakes of the others: what can be read is read, and the compiler is told
 which names are broken so that it does not complain about them a second time.
 """
@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from engine.compiler import compile_strategy
-from engine.experiment_loader import read_experiments
-from engine.fields import KINDS, Fields
+from engine.experiment_loader import read_experiments, read_layers
+from engine.fields import Fields
 from engine.params import read_params
 from engine.strategy import (
+    AS_OF,
     CHAMPION,
     ENVELOPE,
     EXPLORE_KINDS,
+    ON_UNKNOWN,
     CompiledStrategy,
     Explore,
     ModelUse,
@@ -31,6 +33,7 @@ from engine.strategy import (
     Rule,
     Strategy,
 )
+from engine.table_loader import TableDraft, is_table_path, read_tables
 from features.expr import Mistakes, SourceText, Type
 from features.spec import Catalogue, FeatureView
 from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, name_hint
@@ -38,6 +41,8 @@ from features.yaml_source import MapNode, Node, ScalarNode, SeqNode, load_yaml, 
 TOP_KEYS: Final = [
     "strategy",
     "version",
+    "owner",
+    "shadow_of",
     "scope",
     "request",
     "candidates",
@@ -45,12 +50,25 @@ TOP_KEYS: Final = [
     "params",
     "models",
     "let",
+    "tables",
     "rules",
     "score",
     "rank",
     "explore",
+    "outputs",
+    "layers",
     "experiments",
+    "tests",
 ]
+RULE_KEYS: Final = ("id", "drop_when", "when", "set", "add", "multiply", "why", "owner", "kill_switch", "on_unknown")
+EFFECTS: Final = ("set", "add", "multiply")
+EXPLORE_KEYS: Final = ("kind", "epsilon", "temperature", "top_k", "salt")
+EXPLORE_NEEDS: Final = {
+    "none": (),
+    "epsilon": ("epsilon",),
+    "softmax": ("temperature",),
+    "top_k_softmax": ("temperature", "top_k"),
+}
 MAX_RULES: Final = 53  # the `fired` mask of a Decision is one JSON integer, exact in a double
 _MODEL_REF: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)@([A-Za-z0-9_.-]+)")
 
@@ -63,26 +81,56 @@ def load_strategy(
     Raises: Mistakes with all mistakes of the file; FileNotFoundError.
     """
     root = load_yaml(path, name=name)
-    reader = _Reader(catalogue)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    strategy = reader.strategy(root, digest)
-    compiled, mistakes = compile_strategy(strategy, broken=reader.broken, schema_fingerprint=schema_fingerprint)
+    reader = _Reader(catalogue, path.parent)
+    strategy = reader.strategy(root, path.read_bytes())
+    compiled, mistakes = compile_strategy(
+        strategy, tables=reader.tables, broken=reader.broken, schema_fingerprint=schema_fingerprint
+    )
     mistakes = [*reader.mistakes, *mistakes]
     if mistakes or compiled is None:
         raise Mistakes(mistakes)
     return compiled
 
 
+def table_files(path: Path) -> list[Path]:
+    """The CSV files that a strategy file names, there or not: what else to watch and to copy. Empty for wrong YAML.
+
+    Raises: FileNotFoundError.
+    """
+    try:
+        root = load_yaml(path)
+    except Mistakes:
+        return []
+    tables = root.get("tables") if isinstance(root, MapNode) else None
+    out = []
+    for _, table in tables.items() if isinstance(tables, MapNode) else ():
+        rows = table.get("rows") if isinstance(table, MapNode) else None
+        if isinstance(rows, ScalarNode) and is_table_path(rows.text):
+            out.append(path.parent / rows.text)
+    return out
+
+
+def hash_of(text: bytes, files: Mapping[str, bytes]) -> str:
+    """SHA-256 of a strategy file and of the files that it names: what a Decision names."""
+    if not files:
+        return hashlib.sha256(text).hexdigest()
+    parts = [("", text), *sorted(files.items())]
+    digests = [f"{hashlib.sha256(data).hexdigest()} {name}\n" for name, data in parts]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
 class _Reader(Fields):
     """Sections of one file, read in order."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, folder: Path) -> None:
         super().__init__()
         self.catalogue = catalogue
+        self.folder = folder
+        self.tables: dict[str, TableDraft] = {}
 
     # ---------- the file ----------
 
-    def strategy(self, root: Node, digest: str) -> Strategy:
+    def strategy(self, root: Node, text: bytes) -> Strategy:
         top = self.map_of(
             root, TOP_KEYS, required=("strategy", "version", "request", "candidates", "score"), what="a strategy"
         )
@@ -95,10 +143,14 @@ class _Reader(Fields):
         lets = self.named(
             top.get("let"), "let", lambda key, node: self.expression(node, f"let.{key.text}"), declares=True
         )
+        self.tables = read_tables(self, top.get("tables"), self.folder)
+        for role in roles:
+            if role.name in self.tables:
+                self.note(self.tables[role.name].key, "duplicate", f"'{role.name}' is already a role of features")
         return Strategy(
             name=name,
             version=self.number(top.get("version"), "version", kind=int, low=1, default=1),
-            hash=digest,
+            hash=hash_of(text, self.files),
             file=root.file,
             scope=self.scope(top.get("scope")),
             request=request,
@@ -112,7 +164,13 @@ class _Reader(Fields):
             score=self.expression(top.get("score"), "score") or SourceText("0.0", root.file),
             rank=self.rank(top.get("rank"), candidate_key, candidate_fields),
             explore=self.explore(top.get("explore"), name),
+            layers=read_layers(self, top.get("layers"), name, params),
             experiments=read_experiments(self, top.get("experiments"), name, params, request),
+            outputs=tuple(self.outputs(top.get("outputs")).items()),
+            facts=self.facts,
+            owner=self.text(top.get("owner"), "owner", default=""),
+            shadow_of=self.text(top["shadow_of"], "shadow_of", default="?") if "shadow_of" in top else None,
+            tests=self.text(top["tests"], "tests", default="?") if "tests" in top else None,
         )
 
     # ---------- what a request and its candidates carry ----------
@@ -127,26 +185,20 @@ class _Reader(Fields):
         for key, value in self.entries(node, what):
             if not self.declare(key, what):
                 continue
-            text = value.text if isinstance(value, ScalarNode) else ""
-            kind, nullable = text.removesuffix("?"), text.endswith("?")
-            if kind not in KINDS:
-                self.note(
-                    value,
-                    "type",
-                    f"'{text}' is not a type",
-                    f"use one of {', '.join(KINDS)}, with ? where it can be null",
-                )
+            kind = self.typed(key.text, value, f"{what}.{key.text}")
+            if kind is None:
                 self.broken.add(key.text)
-                continue
-            if key.text in ENVELOPE and (what != "request" or text != "string"):
+            elif key.text == AS_OF:
+                self.note(key, "name", f"'{AS_OF}' is the time of every request, a timestamp", "leave it out")
+            elif key.text in ENVELOPE and (what != "request" or kind != Type("string", False)):
                 self.note(
                     key,
                     "name",
                     f"'{key.text}' comes with every request as a string",
                     "leave it out, or declare it in request as string",
                 )
-                continue
-            out[key.text] = Type(kind, nullable)
+            else:
+                out[key.text] = kind
         return out
 
     def candidates(self, node: Node | None) -> tuple[str, dict[str, Type]]:
@@ -192,8 +244,10 @@ class _Reader(Fields):
             role = self.role(key, view, explicit, request, candidate_fields)
             if role is None:
                 self.broken.add(key.text)
-            else:
-                out.append(role)
+                continue
+            out.append(role)
+            for spec in view.features:
+                self.know(f"{role.name}.{spec.name}", spec.unit, 0.0 if spec.aggregate == "count" else None, None)
         return tuple(out)
 
     def role(
@@ -285,10 +339,9 @@ class _Reader(Fields):
         return tuple(out)
 
     def rule(self, node: Node) -> Rule | None:
-        known = ("id", "drop_when", "when", "add", "multiply", "why")
-        parts = self.map_of(node, known, required=("id",), what="a rule")
+        parts = self.map_of(node, RULE_KEYS, required=("id",), what="a rule")
         identifier = self.text(parts.get("id"), "id", default="?")
-        effects = [name for name in ("add", "multiply") if name in parts]
+        effects = [name for name in EFFECTS if name in parts]
         if ("drop_when" in parts) == ("when" in parts):
             self.note(node, "rule", f"rule '{identifier}' needs one of drop_when and when")
             return None
@@ -301,20 +354,27 @@ class _Reader(Fields):
                 "use when instead of drop_when",
             )
         if not drop and not effects:
-            self.note(node, "rule", f"rule '{identifier}' has no effect", "give it add or multiply")
+            self.note(node, "rule", f"rule '{identifier}' has no effect", "give it set, add or multiply")
         condition = self.expression(parts["drop_when" if drop else "when"], f"rule {identifier}")
         if condition is None:
             return None
         sources = {name: self.expression(parts[name], f"rule {identifier}.{name}") for name in effects}
-        why = self.text(parts["why"], "why", default="") if "why" in parts else ""
         return Rule(
             id=identifier,
             condition=condition,
             drop=drop,
+            set=sources.get("set"),
             add=sources.get("add"),
             multiply=sources.get("multiply"),
-            why=why,
+            why=self.text(parts.get("why"), "why", default=""),
+            owner=self.text(parts.get("owner"), "owner", default=""),
+            kill_switch=self.text(parts.get("kill_switch"), "kill_switch", default=""),
+            on_unknown=self.choice(parts.get("on_unknown"), "on_unknown", ON_UNKNOWN),
         )
+
+    def outputs(self, node: Node | None) -> dict[str, SourceText]:
+        """Named values of every survivor: names of the answer, not of the strategy."""
+        return self.named(node, "outputs", lambda key, value: self.expression(value, f"outputs.{key.text}"))
 
     # ---------- ranking, exploring ----------
 
@@ -338,20 +398,21 @@ class _Reader(Fields):
         salt = f"{strategy}:explore"
         if node is None:
             return Explore(salt=salt)
-        parts = self.map_of(node, ("kind", "epsilon", "temperature", "salt"), required=("kind",), what="explore")
+        parts = self.map_of(node, EXPLORE_KEYS, required=("kind",), what="explore")
         kind = self.choice(parts.get("kind"), "explore.kind", EXPLORE_KINDS) or "none"
-        if "salt" in parts:
-            salt = self.text(parts["salt"], "explore.salt", default=salt)
-        numbers = {"epsilon": 0.0, "temperature": 0.0}
-        wanted = {"epsilon": "epsilon", "softmax": "temperature"}.get(kind)
-        for name in numbers:
-            if name in parts and name != wanted:
+        wanted = EXPLORE_NEEDS[kind]
+        for name in ("epsilon", "temperature", "top_k"):
+            if name in parts and name not in wanted:
                 self.note(parts[name], "explore", f"explore.{name} does not belong to kind {kind}", "remove it")
-            elif name == wanted and name not in parts:
+            elif name in wanted and name not in parts:
                 self.note(node, "missing", f"explore of kind {kind} needs {name}")
-            elif name == wanted:
-                low, high = (1e-6, 1e6) if name == "temperature" else (0.0, 1.0)
-                numbers[name] = self.number(
-                    parts[name], f"explore.{name}", kind=float, low=low, high=high, default=high
-                )
-        return Explore(kind=kind, salt=salt, epsilon=numbers["epsilon"], temperature=numbers["temperature"])
+        numbers = {name: parts[name] for name in wanted if name in parts}
+        return Explore(
+            kind=kind,
+            salt=self.text(parts.get("salt"), "explore.salt", default=salt),
+            epsilon=self.number(numbers.get("epsilon"), "explore.epsilon", kind=float, low=0.0, high=1.0, default=0.0),
+            temperature=self.number(
+                numbers.get("temperature"), "explore.temperature", kind=float, low=1e-6, high=1e6, default=0.0
+            ),
+            top_k=self.number(numbers.get("top_k"), "explore.top_k", kind=int, low=1, default=0),
+        )

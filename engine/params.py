@@ -21,22 +21,18 @@ def read_params(fields: Fields, node: Node | None) -> dict[str, Param]:
 
 def _param(fields: Fields, key: ScalarNode, node: Node) -> Param | None:
     what = f"params.{key.text}"
-    parts = fields.map_of(node, ("type", "default", "min", "max", "layer"), required=("type", "default"), what=what)
+    parts = fields.map_of(
+        node, ("type", "default", "unit", "min", "max", "layer"), required=("type", "default"), what=what
+    )
     kind = fields.choice(parts.get("type"), f"{what}.type", KINDS)
     if kind is None or "default" not in parts:
         fields.broken.add(what)
         return None
-    bounds: dict[str, float] = {}
-    for bound in ("min", "max"):
-        if bound in parts and kind not in ("int", "double"):
-            fields.note(parts[bound], "bound", f"a {kind} has no {bound}", "remove it")
-        elif bound in parts:
-            bounds[bound] = fields.number(parts[bound], f"{what}.{bound}", kind=float, default=math.nan)
-    if bounds.get("min", -math.inf) > bounds.get("max", math.inf):
-        fields.note(parts["min"], "bound", f"min {bounds['min']:g} is above max {bounds['max']:g}")
+    low, high = fields.bounds(parts, what, kind)
     layer = fields.text(parts["layer"], f"{what}.layer", default="") if "layer" in parts else None
-    low, high = bounds.get("min"), bounds.get("max")
-    param = Param(name=key.text, type=kind, default=None, layer=layer, min=low, max=high)
+    unit = fields.text(parts["unit"], f"{what}.unit", default="") if "unit" in parts else ""
+    param = Param(name=key.text, type=kind, default=None, layer=layer, min=low, max=high, unit=unit)
+    fields.know(what, unit, low, high)
     default = param_value(fields, parts["default"], param, f"{what}.default")
     return replace(param, default=default)
 

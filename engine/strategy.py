@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from features.spec import FeatureView
 
 ENVELOPE: Final = ("order_id", "city", "product")  # texts of every request, known as names without being declared
+AS_OF: Final = "as_of"  # the time of every request, a timestamp; known without being declared, too
 CHAMPION: Final = "champion"
 EXPLORE_KINDS: Final = ("none", "epsilon", "softmax", "top_k_softmax")
 ON_UNKNOWN: Final = ("skip", "fire", "fail_row")

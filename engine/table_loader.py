@@ -1,0 +1,248 @@
+"""The section `tables` of a strategy file, and the CSV files it names.
+
+Reading is in two steps, for a cell cannot be read before its column has a type, and a column may be a `let`: `read_tables`
+makes a `TableDraft` of what the files say; `TableDraft.finish`, called by `engine/compiler.py` once the inputs are typed,
+makes the `Table`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from engine.fields import Fields
+from engine.strategy import COLLECTS, HITS, Table
+from engine.table_csv import MAX_COLUMNS, ORDERED, RawTable, read_csv, read_rows
+from features.expr import Mistake, SourceText, Type, parse_type
+from features.expr.types import INT
+from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, SeqNode, mistake
+
+OUT: Final = "out."
+_KEYS: Final = ("hit", "collect", "on_gap", "columns", "rows")
+_PYTHON: Final[dict[str, type]] = {"int": int, "double": float, "bool": bool, "string": str}
+_SUMMED: Final = ("int", "double", "duration")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDraft:
+    """A table whose cells have no types yet. `outputs` maps to the declared type, or to None; `gaps` are the nodes of
+    `on_gap`'s values, `raw` is the CSV and `text` its bytes' hashable text."""
+
+    name: str
+    key: ScalarNode
+    hit: str
+    collect: str
+    collect_node: Node
+    on_gap: str
+    gaps: Mapping[str, ScalarNode]
+    inputs: Mapping[str, SourceText]
+    outputs: Mapping[str, Type | None]
+    output_nodes: Mapping[str, Node]
+    raw: RawTable
+
+    def finish(self, inputs: Mapping[str, Type]) -> tuple[Table | None, list[Mistake]]:
+        """The table over inputs of these types. Returns no table where there is a mistake."""
+        body, mistakes = read_rows(self.raw, inputs, self.outputs)
+        if body is None:
+            return None, mistakes
+        outputs = {name: self._result(name, kind, mistakes) for name, kind in body.outputs.items()}
+        gap_values = {name: self._gap(name, kind, mistakes) for name, kind in outputs.items() if name in self.gaps}
+        if mistakes:
+            return None, mistakes
+        table = Table(
+            name=self.name,
+            hit=self.hit,
+            on_gap=self.on_gap,
+            inputs=tuple(inputs),
+            outputs=outputs,
+            rows=body.rows,
+            file=self.raw.file,
+            collect=self.collect,
+            gap_values=gap_values,
+            source=self.key.source(),
+        )
+        return table, []
+
+    def _result(self, name: str, kind: Type, mistakes: list[Mistake]) -> Type:
+        """The type that the strategy sees: what `collect` makes of the rows' type, null where a gap is null."""
+        if self.hit == "collect" and self.collect == "count":
+            kind = INT
+        elif self.hit == "collect" and kind.kind not in (_SUMMED if self.collect == "sum" else ORDERED):
+            message = f"collect: {self.collect} needs numbers, and out.{name} is {kind}"
+            mistakes.append(mistake(self.collect_node, "type", message, "collect: count counts rows"))
+        declared = self.outputs[name]
+        if self.on_gap != "null" or kind.nullable:
+            return kind
+        if declared is not None and self.collect_node is not None and not declared.nullable:
+            message = f"out.{name} is {declared}, and on_gap: null makes it null where no row fits"
+            hint = f"declare {{out.{name}: '{declared}?'}}, or give on_gap a value"
+            mistakes.append(mistake(self.output_nodes[name], "nullable", message, hint))
+        return kind.optional()
+
+    def _gap(self, name: str, kind: Type, mistakes: list[Mistake]) -> Any:
+        node = self.gaps[name]
+        value = node.value
+        python = _PYTHON.get(kind.kind)
+        if value is None and kind.nullable:
+            return None
+        if kind.kind == "double" and type(value) is int:
+            value = float(value)
+        if type(value) is not python or (isinstance(value, float) and not math.isfinite(value)):
+            mistakes.append(mistake(node, "type", f"on_gap.{name} must be a {kind}"))
+            return None
+        return value
+
+
+def read_tables(fields: Fields, node: Node | None, folder: Path) -> dict[str, TableDraft]:
+    """The section `tables`; CSV paths are relative to `folder`, the strategy file's. A table that cannot be read leaves
+    its name in `fields.broken`."""
+    out: dict[str, TableDraft] = {}
+    for key, value in fields.entries(node, "tables"):
+        if not fields.declare(key, "tables"):
+            fields.broken.add(key.text)
+            continue
+        draft = _table(fields, key, value, folder)
+        if draft is None:
+            fields.broken.add(key.text)
+        else:
+            out[key.text] = draft
+    return out
+
+
+def _table(fields: Fields, key: ScalarNode, node: Node, folder: Path) -> TableDraft | None:
+    what = f"tables.{key.text}"
+    before = len(fields.mistakes)
+    parts = fields.map_of(node, _KEYS, required=("columns", "rows"), what=what)
+    hit = fields.choice(parts.get("hit"), f"{what}.hit", HITS) or "first"
+    collect = fields.choice(parts.get("collect"), f"{what}.collect", COLLECTS) or "sum"
+    if hit == "collect" and "collect" not in parts:
+        fields.note(node, "missing", f"{what}: hit: collect needs collect", f"add collect: {', '.join(COLLECTS)}")
+    elif hit != "collect" and "collect" in parts:
+        fields.note(parts["collect"], "table", f"{what}.collect does not belong to hit: {hit}", "remove it")
+    inputs, outputs, output_nodes = _columns(fields, parts.get("columns"), f"{what}.columns")
+    on_gap, gaps = _on_gap(fields, parts.get("on_gap"), f"{what}.on_gap", outputs)
+    raw = _csv(fields, parts.get("rows"), f"{what}.rows", folder)
+    if raw is None or len(fields.mistakes) > before:
+        return None
+    return TableDraft(
+        name=key.text,
+        key=key,
+        hit=hit,
+        collect=collect,
+        collect_node=parts.get("collect", key),
+        on_gap=on_gap,
+        gaps=gaps,
+        inputs=inputs,
+        outputs=outputs,
+        output_nodes=output_nodes,
+        raw=raw,
+    )
+
+
+def _columns(
+    fields: Fields, node: Node | None, what: str
+) -> tuple[dict[str, SourceText], dict[str, Type | None], dict[str, Node]]:
+    """Inputs with their places; outputs with their declared types, None where the values are to tell."""
+    inputs: dict[str, SourceText] = {}
+    outputs: dict[str, Type | None] = {}
+    nodes: dict[str, Node] = {}
+    if node is None:
+        return inputs, outputs, nodes
+    if not isinstance(node, SeqNode):
+        fields.note(node, "shape", f"{what} must be a list", "as [pickup_zone, tier, out.bonus]")
+        return inputs, outputs, nodes
+    for item in node:
+        name, kind = _column(fields, item, what)
+        if name is None:
+            continue
+        if name.removeprefix(OUT) in outputs if name.startswith(OUT) else name in inputs:
+            fields.note(item, "duplicate", f"{what}: '{name}' is there twice", "remove one of them")
+        elif name.startswith(OUT):
+            if not name.removeprefix(OUT).isidentifier():
+                fields.note(item, "name", f"{what}: '{name}' is not a name", "use letters, digits and _")
+            outputs[name.removeprefix(OUT)], nodes[name.removeprefix(OUT)] = kind, item
+        else:
+            assert isinstance(item, ScalarNode)
+            inputs[name] = item.source()
+    if not inputs or not outputs:
+        fields.note(node, "table", f"{what} needs an input and an output", "as [pickup_zone, tier, out.bonus]")
+    if len(inputs) + len(outputs) > MAX_COLUMNS:
+        fields.note(node, "limit", f"{what}: more than {MAX_COLUMNS} columns", "split the table")
+    return inputs, outputs, nodes
+
+
+def _column(fields: Fields, item: Node, what: str) -> tuple[str | None, Type | None]:
+    """`name`, or `{out.name: type}`."""
+    if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value:
+        return item.value, None
+    if isinstance(item, MapNode) and len(item) == 1:
+        key, value = item.items()[0]
+        if key.text.startswith(OUT) and isinstance(value, ScalarNode):
+            try:
+                kind = parse_type(value.text)
+            except ValueError as error:
+                fields.note(value, "type", str(error).partition(";")[0], str(error).partition("; ")[2])
+                return None, None
+            return key.text, kind
+    fields.note(item, "shape", f"{what}: a column is a name, out.name or {{out.name: type}}")
+    return None, None
+
+
+def _on_gap(
+    fields: Fields, node: Node | None, what: str, outputs: Mapping[str, Type | None]
+) -> tuple[str, dict[str, ScalarNode]]:
+    """`error`, `null`, or a value for every output."""
+    if node is None:
+        return "error", {}
+    if isinstance(node, ScalarNode):
+        if node.text not in ("error", "null"):
+            fields.note(node, "value", f"{what} must be error, null or a value for every output, as {{bonus: 0.0}}")
+        return (node.text if node.text == "null" else "error"), {}
+    parts = fields.map_of(node, tuple(outputs), required=tuple(outputs), what=what)
+    gaps: dict[str, ScalarNode] = {}
+    for name, value in parts.items():
+        if isinstance(value, ScalarNode):
+            gaps[name] = value
+        else:
+            fields.note(value, "shape", f"{what}.{name} must be a value")
+    return "default", gaps
+
+
+def _csv(fields: Fields, node: Node | None, what: str, folder: Path) -> RawTable | None:
+    """The fields of the file at a path below the strategy file's folder."""
+    if node is None:
+        return None
+    text = fields.text(node, what, default="")
+    if not text:
+        return None
+    if not is_table_path(text):
+        fields.note(
+            node, "path", f"{what} must be a .csv file in or below the strategy's folder", "as tables/bonus.csv"
+        )
+        return None
+    path = PurePosixPath(text)
+    name = (PurePosixPath(node.file).parent / path).as_posix()
+    try:
+        with (folder / path).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"the file is larger than {MAX_FILE_BYTES} bytes")
+        raw, mistakes = read_csv(data.decode("utf-8-sig"), name)
+    except (OSError, ValueError) as error:  # not there, a folder, not text
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        fields.note(
+            node, "unreadable", f"{what}: {name} cannot be read: {problem}", "the path is relative to this file"
+        )
+        return None
+    fields.mistakes.extend(mistakes)
+    fields.files[path.as_posix()] = data
+    return None if mistakes else raw
+
+
+def is_table_path(text: str) -> bool:
+    """Whether a text names a CSV file in or below the strategy file's folder."""
+    path = PurePosixPath(text)
+    return path.suffix == ".csv" and not path.is_absolute() and ".." not in path.parts and text.isprintable()
