@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands import strategies_switches
-from infra.commands.engine import PORT, Strategies
+from infra.commands import strategies_applied, strategies_switches
+from infra.commands.engine import Strategies
 from infra.commands.output import (
     Json,
     Kafka,
@@ -17,7 +17,6 @@ from infra.commands.output import (
     err,
     fail,
     kafka_or_local,
-    out,
     plain_errors,
     print_json,
     print_table,
@@ -81,84 +80,50 @@ def _compiled(name: str, folder: Path | None, redis: str | None) -> CompiledStra
 
 @app.command()
 def check(
-    folder: Annotated[Path | None, typer.Argument(help="Folder of strategy files. (default: the shipped ones)")] = None,
-    definitions: Annotated[
-        Path | None, typer.Option(help="Check against this folder of feature definitions, instead of what is applied.")
+    what: Annotated[
+        Path | None, typer.Argument(help="A strategy file or a folder of them. (default: the shipped ones)")
     ] = None,
+    definitions: strategies_applied.Definitions = None,
     redis: RedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Compile every strategy and show all mistakes, each with file, line and column. Exit code 1 if there are any."""
-    from engine.loader import load_strategy
+    """Compile strategies and show all mistakes and warnings with file, line and column. Exit code 1 if there is a mistake."""
+    from engine.check import check_files
     from engine.server import SHIPPED_STRATEGIES
-    from features.expr import Mistake, Mistakes
-    from features.loader import load_catalogue
-    from features.registry import load_registry, local_registry
+    from features.expr import Mistakes
 
+    path = what or SHIPPED_STRATEGIES
     with plain_errors(FileNotFoundError):
-        registry = local_registry(load_catalogue(definitions)) if definitions else load_registry(redis_or_local(redis))
-        mistakes: list[Mistake] = []
-        found: list[dict[str, Any]] = []
-        paths = sorted((folder or SHIPPED_STRATEGIES).glob("*.yaml"))
-        for path in paths:
-            try:
-                compiled = load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint)
-                strategy = compiled.strategy
-                other = next((f["file"] for f in found if f["strategy"] == strategy.name), None)
-                if other is not None:
-                    fail(f"error: {path}: strategy '{strategy.name}' is already in {other}; rename one of them")
-                found.append(
-                    {
-                        "strategy": strategy.name,
-                        "version": strategy.version,
-                        "hash": strategy.hash[:12],
-                        "file": str(path),
-                    }
-                )
-            except Mistakes as error:
-                mistakes += error.items
+        paths = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        checked = check_files(paths, strategies_applied.registry_of(definitions, redis))
+    errors = [mistake for one in checked for mistake in one.errors]
+    warnings = [mistake for one in checked for mistake in one.warnings]
+    found = [
+        {
+            "strategy": one.compiled.strategy.name,
+            "version": one.compiled.strategy.version,
+            "hash": one.compiled.strategy.hash[:12],
+            "file": str(one.path),
+        }
+        for one in checked
+        if one.compiled is not None and not one.errors
+    ]
     if json:
-        print_json({"strategies": found, "mistakes": [asdict(mistake) for mistake in mistakes]})
+        print_json({"strategies": found, "mistakes": [asdict(mistake) for mistake in [*errors, *warnings]]})
     else:
-        print_table(found, empty=f"no strategy file (*.yaml) in {folder or SHIPPED_STRATEGIES}")
-        if mistakes:
-            err.print(str(Mistakes(mistakes)), style="red", markup=False)
-    raise typer.Exit(1 if mistakes or not paths else 0)
-
-
-@app.command("list")
-def list_(
-    url: Annotated[str, typer.Option(help="The engine's address.")] = f"http://127.0.0.1:{PORT}", json: Json = False
-) -> None:
-    """Show what a running engine serves: strategy versions, models, experiments, and what it refused."""
-    from engine.client import EngineClient
-
-    with plain_errors(), EngineClient(url) as client:
-        live = client.strategies()
-    if json:
-        print_json(live)
-        return
-    print_table(
-        [
-            {
-                "strategy": name,
-                "version": strategy["version"],
-                "hash": strategy["hash"][:12],
-                "models": ", ".join(
-                    f"{use} = {model['model'] if model else 'none yet'}" for use, model in strategy["models"].items()
-                )
-                or "-",
-                "experiments": ", ".join(f"{e} {arms}" for e, arms in strategy["experiments"].items()) or "-",
-            }
-            for name, strategy in sorted(live["strategies"].items())
-        ],
-        empty="the engine serves no strategy",
-    )
-    for what, problem in live["errors"].items():
-        out.print(f"not used: {what}: {problem}", style="yellow", markup=False)
+        print_table(found, empty=f"no strategy in {path}")
+        for mistakes, style in ((warnings, "yellow"), (errors, "red")):
+            if mistakes:
+                err.print(str(Mistakes(mistakes)), style=style, markup=False)
+    raise typer.Exit(1 if errors or not paths else 0)
 
 
 # Verbs with a file of their own.
 app.command()(strategies_switches.kill)
 app.command()(strategies_switches.revive)
 app.command()(strategies_switches.switches)
+app.command()(strategies_applied.apply)
+app.command()(strategies_applied.retire)
+app.command("list")(strategies_applied.list_)
+app.command()(strategies_applied.show)
+app.command()(strategies_applied.diff)
