@@ -90,7 +90,7 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         candidate_key=strategy.candidate_key,
         candidate_ids=request.candidate_ids,
         candidates=request.others,
-        features={role: to_served(batch) for role, batch in served.batches.items()},
+        features=served.records or {role: to_served(batch) for role, batch in served.batches.items()},
         model_outputs=said.outputs,
         scores=scores,
         propensities=propensity,

@@ -26,7 +26,7 @@ from engine.table import CompiledTable
 from engine.wire_values import to_list
 from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
-from features.records import ModelOutput, ModelSource
+from features.records import ModelOutput, ModelSource, ServedFeatures
 from features.rows import FeatureBatch
 
 ABSENT: Final[ModelSource] = "absent"
@@ -95,9 +95,11 @@ def reasons_of(compiled: CompiledStrategy) -> Reasons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Served:
-    """Features by role, as they were served. `answered`: the store did; `fresh`: every view that was asked is kept up to date."""
+    """Features by role, as they were served. `records`: the same as they are recorded, where that is at hand already;
+    `answered`: the store did; `fresh`: every view that was asked is kept up to date."""
 
     batches: Mapping[str, FeatureBatch]
+    records: dict[str, ServedFeatures] | None = None
     answered: bool
     fresh: bool
 

@@ -108,12 +108,23 @@ def parse(compiled: CompiledStrategy, raw: bytes) -> Request:
 class Envelope(Protocol):
     """What every request says of itself, whatever its strategy; a body has it, and a Decision."""
 
-    order_id: str
-    decision_id: str | None
-    round_id: int | None
-    city: str
-    product: str
-    as_of_ms: int
+    @property
+    def order_id(self) -> str: ...
+
+    @property
+    def decision_id(self) -> str | None: ...
+
+    @property
+    def round_id(self) -> int | None: ...
+
+    @property
+    def city(self) -> str: ...
+
+    @property
+    def product(self) -> str: ...
+
+    @property
+    def as_of_ms(self) -> int: ...
 
 
 def build(

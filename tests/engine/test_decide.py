@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from engine.decide import Features, LiveStrategy, decide
 from engine.experiment import hash01
 from engine.propensity import draw, propensities
+from engine.redecide import redecide
 from engine.request import Request, parse
 from engine.server import SHIPPED_STRATEGIES
 from engine.strategy import Explore
@@ -60,6 +61,8 @@ def check_against_twin(live: LiveStrategy, request: Request, features: Features,
     # epsilon's twin adds in another order: 1 ulp; softmax and none are equal to the bit
     assert found["propensities"] == pytest.approx(expected["propensities"], rel=1e-15, abs=0)
     assert {use: output.values for use, output in decision.model_outputs.items()} == probabilities
+    recorded = decode(encode(decision), Decision)
+    assert encode(redecide(live, recorded)) == encode(decision)
     return decision
 
 
