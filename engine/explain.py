@@ -1,8 +1,9 @@
 """Why a candidate was chosen, ranked or dropped: "why not driver X", from a Decision's record.
 
 Everything that is said of the candidate stands in the record. The strategy that decided adds what a record leaves out:
-the names of rules that fired or were unknown, their conditions, and which values they read. Without it, or with another
-version of it, the explanation says so, gives rules by their place in the file, and shows all values.
+the names of rules that fired or were unknown, their conditions, which values they read, which row of a table fitted, and
+how the score came about. Without it, or with another version of it, the explanation says so, gives rules by their place
+in the file, and shows all values. `engine/flip.py` says what would have had to be different.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.decide import SCORE_NOT_FINITE
-from engine.strategy import CompiledLet, CompiledStrategy
-from features.expr import Program
+from engine.decide import SCORE_NOT_FINITE, UNKNOWN
+from engine.row import Adjustment, Recorded, RowResult, killed_bits, recorded, recorded_row, run_row, table_row
+from engine.strategy import CompiledLet, CompiledStrategy, Rule
+from engine.table import CompiledTable
+from features.expr import ROW_ERROR, Program
 from features.records import Decision
-from features.rows import Status, from_served
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
-    """One value that was read. `status` is a feature's status, else where the value is from: `request`, `candidate`,
-    `parameter`, or a model's source."""
+class TableHit:
+    """What a table answered: the lines of its CSV that fitted (none: a gap, or an input that failed), and its outputs."""
 
-    name: str
-    value: Any
-    status: str
+    table: str
+    file: str
+    rows: tuple[int, ...]
+    outputs: Mapping[str, Any]
+
+    @property
+    def line(self) -> str:
+        answers = ", ".join(f"{name} = {_text(value)}" for name, value in self.outputs.items())
+        place = f"line{'s' * (len(self.rows) > 1)} {', '.join(map(str, self.rows))} of {self.file}"
+        return f"{place if self.rows else f'no line of {self.file} fits'}: {answers}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +42,9 @@ class Explanation:
 
     `fired` and `unknown` are rule ids, or `rule 3` (its place in the file, from 1) where the strategy is not at hand.
     `reads` is what the dropping rule read, for a survivor what its score and the rules that changed it read; all
-    values where that is not known. `arms` are the order's, `experiment = arm`. `notes` say what was missing, when the
-    decision was made or now.
+    values where that is not known. `tables` are the tables among that, `steps` how rules changed the score from `base` on,
+    `outputs` the named outputs. `killed` are rules that were switched off, `shadow_of` the strategy that answered instead
+    of this one. `arms` are the order's, `experiment = arm`. `notes` say what was missing, when the decision was made or now.
     """
 
     decision_id: str
@@ -46,9 +55,15 @@ class Explanation:
     propensity: float
     fired: tuple[str, ...]
     unknown: tuple[str, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[Recorded, ...]
     arms: tuple[str, ...]
     notes: tuple[str, ...]
+    base: float | None = None
+    steps: tuple[Adjustment, ...] = ()
+    tables: tuple[TableHit, ...] = ()
+    outputs: Mapping[str, Any]
+    killed: tuple[str, ...] = ()
+    shadow_of: str | None = None
 
     @property
     def lines(self) -> list[str]:
@@ -58,17 +73,28 @@ class Explanation:
             f"{self.candidate} in decision {self.decision_id}: {self.outcome}",
             f"score {score}, chance of being chosen {self.propensity:.3g}",
         ]
+        if self.steps:
+            out.append(f"score {self.base:.6g} before rules" if self.base is not None else "no score before rules")
+            out += [
+                f"  {step.rule}: {_CHANGE[step.operation]}{step.amount:.6g} → {step.score:.6g}" for step in self.steps
+            ]
         if self.fired:
             out.append(f"rules that held: {', '.join(self.fired)}")
         if self.unknown:
             out.append(f"rules that could not be told (null or a failed computation): {', '.join(self.unknown)}")
         if self.arms:
             out.append(f"arms: {', '.join(self.arms)}")
+        if self.outputs:
+            out.append(f"outputs: {', '.join(f'{name} = {_text(value)}' for name, value in self.outputs.items())}")
+        out += [f"table {hit.table}: {hit.line}" for hit in self.tables]
         if self.reads:
             width = max(len(read.name) for read in self.reads)
             out.append("read:")
             out += [f"  {read.name:<{width}}  {_text(read.value)}  ({read.status})" for read in self.reads]
         return [*out, *(f"note: {note}" for note in self.notes)]
+
+
+_CHANGE: Mapping[str, str] = {"set": "set to ", "add": "add ", "multiply": "multiply by "}
 
 
 def explain(decision: Decision, candidate: str, compiled: CompiledStrategy | None = None) -> Explanation:
@@ -90,10 +116,13 @@ def explain(decision: Decision, candidate: str, compiled: CompiledStrategy | Non
     rank = order.index(row) + 1 if row in order else None
     if compiled is None and rank is not None and row in tied:
         notes.append("its score is shared: the places among equals may differ from the strategy's own order")
-    if decision.quality == "degraded":
-        away = " because features could not be read" if decision.decided_by == "fallback" else ""
-        notes.append(f"the decision was degraded{away}")
-    values = {read.name: read for read in _values(decision, row)}
+    notes += _circumstances(decision)
+    values = {one.name: one for one in recorded(decision, row)}
+    again = None
+    programs: list[Program] = []
+    if compiled is not None:
+        again = run_row(compiled, recorded_row(decision, compiled, row), killed=killed_bits(compiled, decision.killed))
+        programs = _programs(decision, compiled, row)
     return Explanation(
         decision_id=decision.decision_id,
         candidate=candidate,
@@ -103,10 +132,27 @@ def explain(decision: Decision, candidate: str, compiled: CompiledStrategy | Non
         propensity=decision.propensities[row],
         fired=_rules(compiled, decision.fired[row]),
         unknown=_rules(compiled, decision.unknown[row]),
-        reads=tuple(values[name] for name in _names_read(decision, compiled, values, row) if name in values),
+        reads=tuple(values[name] for name in _names_read(decision, compiled, values, programs) if name in values),
         arms=tuple(f"{experiment} = {arm}" for experiment, arm in decision.arms.items()),
         notes=tuple(notes),
+        base=again.base if again else None,
+        steps=again.adjustments if again else (),
+        tables=tuple(_hits(compiled, programs, again)) if compiled and again else (),
+        outputs={name: column[row] for name, column in decision.outputs.items()} if rank is not None else {},
+        killed=tuple(decision.killed),
+        shadow_of=decision.shadow_of,
     )
+
+
+def _circumstances(decision: Decision) -> Iterator[str]:
+    """What holds for the whole decision and a reader of one candidate should know."""
+    if decision.quality == "degraded":
+        away = " because features could not be read" if decision.decided_by == "fallback" else ""
+        yield f"the decision was degraded{away}"
+    if decision.killed:
+        yield f"switched off when this was decided, so without effect: {', '.join(decision.killed)}"
+    if decision.shadow_of is not None:
+        yield f"a shadow of {decision.shadow_of}: computed beside it, nobody was offered anything by this decision"
 
 
 def _ranking(decision: Decision, compiled: CompiledStrategy | None) -> tuple[list[int], set[int]]:
@@ -121,12 +167,8 @@ def _ranking(decision: Decision, compiled: CompiledStrategy | None) -> tuple[lis
 def _outcome(decision: Decision, compiled: CompiledStrategy | None, order: list[int], row: int) -> str:
     """One sentence."""
     reason = decision.reasons[row]
-    if reason == SCORE_NOT_FINITE:
-        return "dropped: its score is not a finite number"
     if reason is not None:
-        rule = next((rule for rule in compiled.strategy.rules if rule.id == reason), None) if compiled else None
-        because = f" because {' '.join(rule.condition.text.split())}" if rule else ""
-        return f"dropped by rule {reason}{because}" + (f" ({rule.why})" if rule and rule.why else "")
+        return _dropped(reason, compiled)
     rank = order.index(row) + 1
     place = f"ranked {rank} of {len(order)}"
     if decision.chosen == row:
@@ -141,76 +183,95 @@ def _outcome(decision: Decision, compiled: CompiledStrategy | None, order: list[
     return f"{place} and not drawn{chosen}"
 
 
+def _dropped(reason: str, compiled: CompiledStrategy | None) -> str:
+    if reason == SCORE_NOT_FINITE:
+        return "dropped: its score is not a finite number"
+    identifier = reason.removeprefix(UNKNOWN)
+    rule = next((rule for rule in compiled.strategy.rules if rule.id == identifier), None) if compiled else None
+    if reason == identifier:
+        because = f" because {_one_line(rule)}" if rule else ""
+        return f"dropped by rule {reason}{because}" + (f" ({rule.why})" if rule and rule.why else "")
+    condition = f", {_one_line(rule)}," if rule else ""
+    return f"dropped because rule {identifier}{condition} could not be told (null or a failed computation): on_unknown is fail_row"
+
+
+def _one_line(rule: Rule) -> str:
+    return " ".join(rule.condition.text.split())
+
+
 def _rules(compiled: CompiledStrategy | None, mask: int) -> tuple[str, ...]:
     bits = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
     return tuple(compiled.strategy.rules[bit].id if compiled else f"rule {bit + 1}" for bit in bits)
 
 
-def _values(decision: Decision, row: int) -> Iterator[Read]:
-    """All that the record knows of one candidate, under the names of the strategy."""
-    for name in ("order_id", "city", "product"):
-        yield Read(name=name, value=getattr(decision, name), status="request")
-    for name, value in decision.request.items():
-        yield Read(name=name, value=value, status="request")
-    yield Read(name=decision.candidate_key, value=decision.candidate_ids[row], status="candidate")
-    for name, column in decision.candidates.items():
-        yield Read(name=name, value=column[row], status="candidate")
-    for name, value in decision.params.items():
-        yield Read(name=f"params.{name}", value=value, status="parameter")
-    for role, served in decision.features.items():
-        batch = from_served(served)
-        at = row if batch.num_rows == len(decision.candidate_ids) else 0  # a role of the request has one row
-        values = batch.row(at)
-        for column_at, name in enumerate(batch.names):
-            status = Status(batch.statuses[at, column_at]).name.lower()
-            yield Read(name=f"{role}.{name}", value=values[name], status=status)
-    for name, output in decision.model_outputs.items():
-        yield Read(name=name, value=output.values[row], status=f"{output.model}, {output.source}")
-
-
 def _names_read(
-    decision: Decision, compiled: CompiledStrategy | None, values: Mapping[str, Read], row: int
+    decision: Decision, compiled: CompiledStrategy | None, values: Mapping[str, Recorded], programs: list[Program]
 ) -> list[str]:
     """The names to show, in the order of the record."""
     if compiled is None:
         features = [f"{role}.{name}" for role, served in decision.features.items() for name in served.names]
         params = [f"params.{name}" for name in decision.params]
         return [*decision.candidates, *params, *features, *decision.model_outputs]
-    wanted = _expanded(compiled, _programs(decision, compiled, row))
+    wanted = _expanded(compiled, programs)[0]
     return [name for name in values if name in wanted]
 
 
 def _programs(decision: Decision, compiled: CompiledStrategy, row: int) -> list[Program]:
     """What decided about this candidate: the rule that dropped it, else its score and the rules that touched it."""
+    reason = (decision.reasons[row] or "").removeprefix(UNKNOWN)
     for rule in compiled.drops:
-        if rule.id == decision.reasons[row]:
+        if rule.id == reason:
             return [rule.condition]
     touched = decision.fired[row] | decision.unknown[row]
     programs = [compiled.score]
     for rule in (*compiled.drops, *compiled.adjusts):
         if touched >> rule.bit & 1:
-            programs += [program for program in (rule.condition, rule.add, rule.multiply) if program is not None]
+            programs += [p for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
     return programs
 
 
-def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> set[str]:
-    """The names that programs read, a `let` replaced by what it reads itself."""
+def _hits(compiled: CompiledStrategy, programs: list[Program], again: RowResult) -> Iterator[TableHit]:
+    """What the tables among the reads answered for this candidate."""
+    wanted = _expanded(compiled, programs)[1]
+    for name, table in compiled.strategy.tables.items():
+        if name in wanted:
+            found = table_row(table, again.values) or ()
+            outputs = {output: again.values.get(f"{name}.{output}") for output in table.outputs}
+            yield TableHit(
+                table=name, file=table.file, rows=tuple(table.rows[at].line for at in found), outputs=outputs
+            )
+
+
+def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> tuple[set[str], set[str]]:
+    """(names, tables) that programs read, a `let` or a table's output replaced by what it reads itself."""
     steps = (*compiled.steps_before, *compiled.steps_after)
     lets = {step.name: step.program for step in steps if isinstance(step, CompiledLet)}
+    tables = {
+        f"{step.name}.{output}": step.table
+        for step in steps
+        if isinstance(step, CompiledTable)
+        for output in step.table.outputs
+    }
     found: set[str] = set()
+    hit: set[str] = set()
     left = [name for program in programs for name in program.names]
     while left:
         name = left.pop()
         if name in lets:
             left += lets[name].names
+        elif name in tables:
+            hit.add(tables[name].name)
+            left += tables[name].inputs
         else:
             found.add(name)
-    return found
+    return found, hit
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "null"
+    if value is ROW_ERROR:
+        return "failed"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
