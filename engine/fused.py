@@ -16,9 +16,8 @@ from engine.fused_plan import AFTER, BEFORE, Half, RulePlan
 from engine.rules import After, Before, ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
 from features.expr import Column, evaluate
-from features.expr.fused import Read
+from features.expr.fused import Read, TextRead
 from features.expr.fused_machine import Kernel, Machine, MisfitError
-from features.expr.text_bits import TextBits
 
 
 class FusedRules:
@@ -31,8 +30,8 @@ class FusedRules:
     def __init__(self, compiled: CompiledStrategy, plan: RulePlan, machine: Machine) -> None:
         self.compiled, self.plan = compiled, plan
         self.misfits: dict[str, int] = {}
-        self._before = Kernel(machine, BEFORE, plan.before.reads)
-        self._after = Kernel(machine, AFTER, plan.after.reads)
+        self._before = Kernel(machine, BEFORE, plan.before.reads, plan.before.texts)
+        self._after = Kernel(machine, AFTER, plan.after.reads, plan.after.texts)
         self._columns = ColumnRules(compiled)
 
     def before(self, columns: dict[str, Column], num_candidates: int, killed: int) -> Before:
@@ -82,14 +81,16 @@ class FusedRules:
                 columns[step.name] = evaluate(step.program, columns)
             else:
                 columns.update(step.lookup(columns))
-        given = [columns[s] if isinstance(s, str) else _made(s, columns) for s in half.sources]
+        given = [columns[s] if isinstance(s, str) else evaluate(s, columns) for s in half.sources]
+        texts = [columns[text.name] for text in half.texts]
         try:
-            kernel.run(given, outputs, num_rows, killed)
+            kernel.run(given, texts, outputs, num_rows, killed)
             return True
         except MisfitError:
-            fitted = [fit(column, read, num_rows) for column, read in zip(given, half.reads, strict=True)]
+            given = [fit(column, read, num_rows) for column, read in zip(given, half.reads, strict=True)]
+            texts = [fit_text(column, read, num_rows) for column, read in zip(texts, half.texts, strict=True)]
         try:
-            kernel.run(fitted, outputs, num_rows, killed)
+            kernel.run(given, texts, outputs, num_rows, killed)
             return True
         except MisfitError as error:
             name = str(error.args[0])
@@ -106,16 +107,17 @@ class FusedRules:
         return self._columns.after(columns, alive_K, killed)
 
 
-def _made(source: Any, columns: Mapping[str, Column]) -> Column:
-    if isinstance(source, TextBits):
-        return source.column(columns[source.name])
-    return evaluate(source, columns)
-
-
 def fit(column: Column, read: Read, num_rows: int) -> Column:
     """The column as one that the loop can read, if only its shape, order in memory or width of number is another."""
-    rows = 1 if read.shared else num_rows
     dtype = np.dtype(read.dtype)
+    return _plain(column, dtype, 1 if read.shared else num_rows)
+
+
+def fit_text(column: Column, read: TextRead, num_rows: int) -> Column:
+    return _plain(column, np.dtype(np.object_), 1 if read.shared else num_rows)
+
+
+def _plain(column: Column, dtype: np.dtype[Any], rows: int) -> Column:
     if len(column) not in (1, rows) or not np.can_cast(column.values.dtype, dtype, "safe"):
         return column
 

@@ -8,16 +8,15 @@ Text in, machine code out: `engine/fused_cache.py`. `engine/fused.py` runs it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.fused_tables import table_in_loop
 from engine.rules import KEPT
 from engine.strategy import ENVELOPE, CompiledLet, CompiledRule, CompiledStrategy
 from engine.table import CompiledTable
 from features.expr import Program, Type
-from features.expr.fused import DTYPES, FALSE, TRUE, Loop, Parts, Read, both, either, flip
+from features.expr.fused import DTYPES, FALSE, TRUE, Loop, Parts, Read, TextRead, both, either, flip
 from features.expr.ssa import LOOP_KINDS, Graph, Input
-from features.expr.text_bits import TextBits
 
 BEFORE, AFTER = "before", "after"
 _MOST_BITS = 63  # of `fired`: an int64 without its sign
@@ -29,7 +28,7 @@ class NotFusableError(ValueError):
     """A strategy that only ColumnRules can run; the message says why."""
 
 
-Source = str | TextBits | Program  # a column by name, the bits of a text, or what is evaluated beforehand
+Source = str | Program  # a column by name, or what is evaluated beforehand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +37,7 @@ class Half:
 
     reads: tuple[Read, ...]
     sources: tuple[Source, ...]
+    texts: tuple[TextRead, ...]
     steps: tuple[CompiledLet | CompiledTable, ...]
 
 
@@ -70,7 +70,7 @@ def plan_rules(compiled: CompiledStrategy, *, bits: bool = True) -> RulePlan:
     early = {name for program in compiled.on_late.values() for name in program.names}
     late = {name for named in by_columns for name in named.program.names}
     half_after = _half(graph, after, compiled, late)
-    early |= {name for step in half_after.steps for name in _reads(step)} | late | _columns_of(half_after.sources)
+    early |= {name for step in half_after.steps for name in _reads(step)} | late | _columns_of(half_after)
     half_before = _half(graph, before, compiled, early)
     return RulePlan(
         text=before.text(BEFORE, num_before) + "\n\n" + after.text(AFTER, num_after),
@@ -212,25 +212,24 @@ def _half(graph: Graph, loop: Loop, compiled: CompiledStrategy, also: Iterable[s
     for read in loop.reads:
         value = graph.values[read.number]
         sources.append(value.const.name if isinstance(value.const, Input) else value.const)
-    needed = {*also, *_columns_of(sources)}
+    half = Half(reads=tuple(loop.reads), sources=tuple(sources), texts=tuple(loop.texts), steps=())
+    needed = {*also, *_columns_of(half)}
     steps = []
     for step in reversed((*compiled.steps_before, *compiled.steps_after)):
         if needed & set(_makes(step)):
             steps.append(step)
             needed |= set(_reads(step))
-    return Half(reads=tuple(loop.reads), sources=tuple(sources), steps=tuple(reversed(steps)))
+    return replace(half, steps=tuple(reversed(steps)))
 
 
 def _only(half: Half, steps: Sequence[CompiledLet | CompiledTable]) -> Half:
-    return Half(reads=half.reads, sources=half.sources, steps=tuple(step for step in half.steps if step in steps))
+    return replace(half, steps=tuple(step for step in half.steps if step in steps))
 
 
-def _columns_of(sources: Iterable[Source]) -> set[str]:
-    names: set[str] = set()
-    for source in sources:
-        names |= (
-            {source} if isinstance(source, str) else {source.name} if isinstance(source, TextBits) else source.names
-        )
+def _columns_of(half: Half) -> set[str]:
+    names = {read.name for read in half.texts}
+    for source in half.sources:
+        names |= {source} if isinstance(source, str) else source.names
     return names
 
 

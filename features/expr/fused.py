@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from features.expr.ssa import Graph, Input, Value
+from features.expr.text_bits import TextBits
 from features.expr.types import INT_MIN
 
 TRUE: Final = "True"
@@ -59,6 +60,16 @@ class Read:
     shared: bool
 
 
+@dataclass(frozen=True)
+class TextRead:
+    """A column of texts of which the loop reads numbers: see text_bits.py."""
+
+    name: str
+    number: int
+    bits: TextBits
+    shared: bool
+
+
 def both(a: str, b: str) -> str:
     if FALSE in (a, b):
         return FALSE
@@ -90,6 +101,7 @@ class Loop:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.reads: list[Read] = []
+        self.texts: list[TextRead] = []
         self.head: list[str] = []
         self.body: list[str] = []
         self._done: dict[int, Parts] = {}
@@ -112,7 +124,7 @@ class Loop:
         return name
 
     def text(self, name: str, num_outputs: int) -> str:
-        """A Python function of (inputs, outputs, layout, num, killed), all int64: see `fused_machine.py`."""
+        """A Python function of (inputs, outputs, layout, num, killed, filled), all int64: see `fused_machine.py`."""
         addresses = []
         for at, read in enumerate(self.reads):
             addresses.append(f"in{at} = data_of(item_of(inputs, {3 * at + 1}))")
@@ -120,10 +132,13 @@ class Loop:
                 addresses.append(f"ok_in{at} = data_of(item_of(inputs, {3 * at + 2}))")
             if read.fails:
                 addresses.append(f"bad_in{at} = data_of(or_none_of(item_of(inputs, {3 * at + 3}), layout, inputs))")
+        after = 1 + 3 * len(self.reads)
+        addresses += [f"text{at} = data_of(item_of(inputs, {after + 4 * at + 3}))" for at in range(len(self.texts))]
         addresses += [f"out{at} = data_of(item_of(outputs, {at}))" for at in range(num_outputs)]
         lines = [
-            f"def {name}(inputs, outputs, layout, num, killed):",
+            f"def {name}(inputs, outputs, layout, num, killed, filled):",
             *(f"    {line}" for line in _CHECK.format(count=len(self.reads)).splitlines()),
+            *(f"    {line}" for line in self._look_up(after)),
             *(f"    {line}" for line in (*addresses, *self.head)),
             "    for i in range(num):",
             *(f"        {line}" for line in self.body or ["pass"]),
@@ -131,8 +146,25 @@ class Loop:
         ]
         return "\n".join(lines) + "\n"
 
+    def _look_up(self, first: int) -> list[str]:
+        """The numbers of the texts, unless they are filled in; what is unseen comes back as a negative count."""
+        if not self.texts:
+            return []
+        lines = ["if not filled:", "    unseen = 0"]
+        for at, text in enumerate(self.texts):
+            lines += [
+                f"    found = unseen_texts(inputs, {first + 4 * at}, {text.shared}, layout, num)",
+                f"    if found < 0:\n            return {len(self.reads) + at + 1}",
+                "    unseen += found",
+            ]
+        return [*lines, "    if unseen != 0:\n            return -unseen"]
+
     def _write(self, number: int, value: Value) -> Parts:
-        if value.step in ("input", "outside", "bits"):
+        if value.step == "bits":
+            self.texts.append(TextRead(value.const.name, number, value.const, value.shared))
+            row = "0" if value.shared else "i"
+            return Parts(self._name(f"v{number}", f"get_int(text{len(self.texts) - 1}, {row})", value.shared))
+        if value.step in ("input", "outside"):
             return self._input(number, value)
         if value.step == "const":
             return Parts(_constant(value), FALSE if value.const is None else TRUE)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from features.expr.columns import Column
-from features.expr.fused import Read
+from features.expr.fused import Read, TextRead
+from features.expr.fused_ops import host_machine
 
 _NONE_FAILED: Final = 4096  # rows of the array that stands in for `error is None`; it grows
 
@@ -25,16 +25,16 @@ class Machine:
         """Raises: ValueError for what is not object code of this machine. It must be whole: LLVM does not check it."""
         import llvmlite.binding as llvm
 
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+        # The engine owns its description of the machine, and frees it.
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), host_machine())
         try:
             for code in objects.values():
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         except RuntimeError as error:
             raise ValueError(f"not object code: {error}") from None
         self._engine.finalize_object()
-        made = ctypes.PYFUNCTYPE(
-            ctypes.c_int64, ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
-        )
+        numbers = [ctypes.c_int64] * 4
+        made = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object, *numbers)
         self.functions: dict[str, Any] = {}
         for name in objects:
             address = self._engine.get_function_address(name)
@@ -46,18 +46,25 @@ class Machine:
 class Kernel:
     """One function with the columns it reads."""
 
-    def __init__(self, machine: Machine, name: str, reads: Sequence[Read]) -> None:
+    def __init__(self, machine: Machine, name: str, reads: Sequence[Read], texts: Sequence[TextRead] = ()) -> None:
         self._machine = machine  # keeps the code where it is
         self._call = machine.functions[name]
         self._layout = layout_of(reads)
         self._address = self._layout.ctypes.data
         self._none_failed = np.zeros(_NONE_FAILED, dtype=np.bool_)
-        self.reads = tuple(reads)
+        self.reads, self.texts = tuple(reads), tuple(texts)
 
-    def run(self, columns: Sequence[Column], outputs: list[np.ndarray], num_rows: int, killed: int = 0) -> None:
-        """Fill `outputs`. The columns are in the order of `reads`.
+    def run(
+        self,
+        columns: Sequence[Column],
+        texts: Sequence[Column],
+        outputs: list[np.ndarray],
+        num_rows: int,
+        killed: int = 0,
+    ) -> None:
+        """Fill `outputs`. The columns are in the order of `reads` and `texts`.
 
-        Shapes: columns (num_rows,), or (1,) where shared; outputs (num_rows,), of the types that the text puts.
+        Shapes: columns and texts (num_rows,), or (1,) where shared; outputs (num_rows,), of the types that the text puts.
         Raises: MisfitError for a column that is not as its `Read` says: nothing was written.
         """
         if num_rows > len(self._none_failed):
@@ -65,9 +72,32 @@ class Kernel:
         inputs: list[Any] = [self._none_failed]
         for column in columns:
             inputs += (column.values, column.valid, column.error)
-        wrong = self._call(inputs, outputs, self._address, num_rows, killed)
-        if wrong:
-            raise MisfitError(self.reads[wrong - 1].name)
+        for read, text in zip(self.texts, texts, strict=True):
+            if text.error is not None and text.error.any():
+                return self._run_filled(inputs, texts, outputs, num_rows, killed)
+            inputs += (text.values, text.valid, read.bits.table, np.empty(1 if read.shared else num_rows, np.int64))
+        found = self._call(inputs, outputs, self._address, num_rows, killed, 0)
+        if found < 0:  # texts that were not seen before
+            first = 1 + 3 * len(columns)
+            for at, read in enumerate(self.texts):
+                read.bits.fill(inputs[first + 4 * at], inputs[first + 4 * at + 3])
+            found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+        if found:
+            raise MisfitError((*self.reads, *self.texts)[found - 1].name)
+        return None
+
+    def _run_filled(
+        self, inputs: list[Any], texts: Sequence[Column], outputs: list[np.ndarray], num_rows: int, killed: int
+    ) -> None:
+        """With the numbers of all texts looked up here: texts that may be row errors."""
+        del inputs[1 + 3 * len(self.reads) :]
+        for read, text in zip(self.texts, texts, strict=True):
+            if len(text) != (1 if read.shared else num_rows):
+                raise MisfitError(read.name)
+            inputs += (text.values, text.valid, read.bits.table, read.bits.column(text).values)
+        found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+        if found:
+            raise MisfitError(self.reads[found - 1].name)
 
 
 class MisfitError(ValueError):
@@ -75,17 +105,10 @@ class MisfitError(ValueError):
 
 
 def layout_of(reads: Sequence[Read]) -> np.ndarray:
-    """What the code checks its inputs against: the types `ndarray` and None by address, then for each column the
+    """What the code checks its inputs against: `ndarray`, None and `str` by address, then for each column the
     number of its dtype, bytes a value, whether shared, whether null is expected, whether row errors are."""
-    layout: list[int] = [id(np.ndarray), id(None)]
+    layout: list[int] = [id(np.ndarray), id(None), id(str)]
     for read in reads:
         dtype = np.dtype(read.dtype)
         layout += [dtype.num, dtype.itemsize, read.shared, read.nullable or read.fails, read.fails]
     return np.array(layout, dtype=np.int64)
-
-
-@lru_cache(maxsize=1)
-def _machine() -> Any:
-    from features.expr.fused_ops import host_machine
-
-    return host_machine()

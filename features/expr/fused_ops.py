@@ -11,16 +11,21 @@ is read, an array that is not as declared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
+
+from features.expr.text_bits import FACTORS, LONGEST, SLOT_WIDTH, SLOTS, TABLE_HEAD, UNSEEN
 
 LIST_ITEMS: Final = 24  # PyListObject.ob_item
 ARRAY_DATA, ARRAY_NDIM, ARRAY_SHAPE, ARRAY_STRIDES, ARRAY_DTYPE = 16, 24, 32, 40, 56  # PyArrayObject
 DTYPE_ORDER, DTYPE_NUMBER = 26, 28  # PyArray_Descr
 OBJECT_TYPE: Final = 8  # PyObject.ob_type
+OBJECT_DTYPE: Final = 17  # its number
 FOREIGN_ORDER: Final = ord(">")
-LAYOUT_HEAD, LAYOUT_WIDTH = 2, 5  # of the int64 array `layout`: see fused_machine.layout_of
+STR_LENGTH, STR_STATE, STR_ASCII_DATA, STR_DATA = 16, 32, 48, 72  # PyASCIIObject, PyCompactUnicodeObject
+STR_COMPACT, STR_ASCII = 0x20, 0x40  # flags of the state; bytes a character are its bits 2 to 4
+LAYOUT_HEAD, LAYOUT_WIDTH = 3, 5  # of the int64 array `layout`: see fused_machine.layout_of
 
 
 def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
@@ -33,7 +38,7 @@ def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
 
     namespace: dict[str, Any] = dict(operations())
     exec(compile(text, "<fused>", "exec"), namespace)
-    signature = types.int64(*[types.int64] * 5)
+    signature = types.int64(*[types.int64] * 6)
     out = {}
     for name in names:
         made = cfunc(signature, error_model="numpy")(namespace[name])
@@ -62,7 +67,8 @@ def host_machine() -> Any:
 @lru_cache(maxsize=1)
 def operations() -> dict[str, Any]:
     """The names of the text."""
-    return {**_instructions(), **_memory(), "INF": float("inf"), "NAN": float("nan")}
+    memory = _memory()
+    return {**_instructions(), **memory, **_texts(memory), "INF": float("inf"), "NAN": float("nan")}
 
 
 def _instructions() -> dict[str, Any]:
@@ -162,7 +168,7 @@ def _memory() -> dict[str, Any]:
                 elif isinstance(given.type, ir.IntType) and given.type.width < kind.width:
                     given = builder.zext(given, kind)
                 stored = builder.store(given, place(builder, values[0], values[1], kind))
-                mark(builder, stored, f"out{min(output.literal_value, _MAX_OUTPUTS - 1)}")
+                mark(builder, stored, f"out{min(getattr(output, 'literal_value', _MAX_OUTPUTS), _MAX_OUTPUTS - 1)}")
                 return target.get_dummy_value()
 
             return types.none(whole, whole, taken, output), emit
@@ -234,6 +240,10 @@ def _memory() -> dict[str, Any]:
 
     real = types.float64
     return {
+        "peek": peek,
+        "peek_int": peek_int,
+        "peek_byte": peek_byte,
+        "strange": strange,
         "item_of": item_of,
         "data_of": data_of,
         "or_none_of": or_none_of,
@@ -246,6 +256,69 @@ def _memory() -> dict[str, Any]:
         "put_short": putter(ir.IntType(16), whole),
         "put_bool": putter(byte, types.boolean),
     }
+
+
+def _texts(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts to their numbers, by the table of `text_bits.TextBits`: `key_of` and `slot_of` there are the same as here."""
+    from numba import njit
+
+    peek, peek_int, peek_byte = memory["peek"], memory["peek_int"], memory["peek_byte"]
+    item_of, data_of, strange, put_int = memory["item_of"], memory["data_of"], memory["strange"], memory["put_int"]
+    factor, other_factor = FACTORS
+
+    @njit
+    def number_of(text: int, table: int, str_type: int) -> int:
+        state = peek_int(text + STR_STATE)
+        if peek(text + OBJECT_TYPE) != str_type or state & STR_COMPACT == 0:
+            return UNSEEN
+        width = (state >> 2) & 7
+        size = peek(text + STR_LENGTH) * width
+        if size > LONGEST:
+            return UNSEEN
+        data = text + (STR_ASCII_DATA if state & STR_ASCII else STR_DATA)
+        tag = (size + 1) * 8 + width
+        first, second, third, fourth = 0, 0, 0, 0
+        if size >= 8:
+            first, second = peek(data), peek(data + size - 8)
+            if size > 16:
+                third, fourth = peek(data + 8), peek(data + size - 16)
+        elif size >= 4:
+            first, second = peek_int(data), peek_int(data + size - 4)
+        elif size > 0:
+            first = peek_byte(data) | peek_byte(data + size // 2) << 8 | peek_byte(data + size - 1) << 16
+        mixed = ((first ^ third ^ tag) * factor) ^ ((second ^ fourth) * other_factor)
+        slot = (mixed >> 40) & (SLOTS - 1)
+        while True:
+            here = table + 8 * (TABLE_HEAD + SLOT_WIDTH * slot)
+            taken = peek(here)
+            if taken == 0:
+                return UNSEEN
+            same = peek(here + 8) == first and peek(here + 16) == second
+            if taken == tag and same and peek(here + 24) == third and peek(here + 32) == fourth:
+                return peek(here + 40)
+            slot = (slot + 1) & (SLOTS - 1)
+
+    @njit
+    def unseen_texts(inputs: int, at: int, shared: bool, layout: int, num: int) -> int:
+        """Write the numbers of a column of texts; how many are unseen, or -1 for what is no column of texts.
+
+        The four items from `at` on: texts, valid, the table, and where the numbers go.
+        """
+        rows = 1 if shared else num
+        texts, valid = item_of(inputs, at), item_of(inputs, at + 1)
+        if strange(texts, OBJECT_DTYPE, 8, rows, layout) or strange(valid, 0, 1, rows, layout):
+            return -1
+        table, numbers = data_of(item_of(inputs, at + 2)), data_of(item_of(inputs, at + 3))
+        str_type = peek(layout + 16)
+        texts, valid = data_of(texts), data_of(valid)
+        unseen = 0
+        for row in range(rows):
+            number = number_of(peek(texts + 8 * row), table, str_type) if peek_byte(valid + row) else peek(table)
+            unseen += number == UNSEEN
+            put_int(numbers, row, number, _MAX_OUTPUTS - 1)
+        return unseen
+
+    return {"unseen_texts": unseen_texts}
 
 
 _MAX_OUTPUTS: Final = 64  # that are known not to overlap; the last name is that of all further ones

@@ -196,6 +196,9 @@ class Graph:
         key = ("outside", str(step), step.type.kind)
         if key in self._numbers:
             return self._numbers[key]
+        if not names:
+            const, failed = interpret_marked(alone, {})
+            return self.fail(step.type.kind) if failed else self.constant(step.type.kind, const)
         nullable, fails = self._facts(step, program.names)
         shared = all(self._is_shared(name) for name in names)
         value = Value("outside", step.type.kind, (), alone, nullable=nullable, fails=fails, shared=shared)
@@ -300,6 +303,9 @@ def _logic(step: str) -> Callable[[Graph, str, tuple[int, ...]], int | None]:
             return graph.constant("bool", not absorbing)
         if len(kept) == 1:
             return kept[0]
+        shared = [arg for arg in kept if graph.values[arg].shared]
+        if 1 < len(shared) < len(kept):  # once for all rows
+            kept = sorted({graph.make(step, kind, *shared), *kept} - set(shared))
         return None if tuple(kept) == args else graph.make(step, kind, *kept)
 
     return simplify
