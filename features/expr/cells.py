@@ -19,7 +19,7 @@ from features.expr.facts import Facts
 from features.expr.interpret import interpret_marked
 from features.expr.keys import NUMBERS, key_of, key_range, nice, spread, value_of
 from features.expr.outcomes import ANY, outcome_of
-from features.expr.pieces import COMPARE, Piece, as_program, pieces
+from features.expr.pieces import COMPARE, OPAQUE, Piece, as_program, pieces
 from features.expr.program import Program, Step
 from features.expr.types import Type
 
@@ -229,8 +229,7 @@ class _Builder:
             for part in atom.step.walk()
             if part.step == "const" and part.value is not None
         )
-        item = self.type.kind.removeprefix("list(").removesuffix(")")
-        python = {"string": str, "double": float, "bool": bool}.get(item, int)
+        python = {"string": str, "double": float, "bool": bool}.get(self.type.item.kind, int)
         values: list[Any] = [value for value in around if type(value) is python]
         ends = [value + step for value in values for step in (-1, 1)] if python in (int, float) else []
         values = list(dict.fromkeys([*values, *ends]))[:16] or [python()]
@@ -281,6 +280,8 @@ def _text_cuts(step: Step, name: str, cuts: set[Any]) -> bool:
     """Add the strings at which the step can change; False when it is not known to change at those only."""
     if name not in as_program(step).names or (step.step == "is_null" and _bare(step.args[0], name)):
         return True
+    if step.step in OPAQUE:
+        return False
     operation, _, kind = step.step.partition("_")
     if ((operation in COMPARE or operation == "in") and kind == "string") or step.step == "starts_with":
         others = [arg for arg in step.args if not _bare(arg, name)]

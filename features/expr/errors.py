@@ -42,8 +42,9 @@ class Mistake:
     severity: str = "error"  # or "warning"
 
     def format(self) -> str:
-        """`file:line:col: message`, the line with a caret below, and the hint."""
-        out = [f"{self.file}:{self.line}:{self.col}: {self.message}"]
+        """`file:line:col: message`, the line with a caret below, and the hint; a warning says so before its message."""
+        word = "warning: " if self.severity == "warning" else ""
+        out = [f"{self.file}:{self.line}:{self.col}: {word}{self.message}"]
         if self.source_line.strip():
             shown, start, end = _clip(self.source_line, self.col - 1, self.end_col - 1)
             gutter = str(self.line)

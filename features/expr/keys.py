@@ -11,6 +11,7 @@ import struct
 from typing import Final
 
 from features.expr.facts import Facts
+from features.expr.times import RANGES
 from features.expr.types import INT_MAX, INT_MIN
 
 NUMBERS: Final = frozenset({"int", "double", "timestamp", "duration"})
@@ -39,7 +40,8 @@ def key_range(kind: str, facts: Facts | None) -> tuple[int, int]:
 
     Bounds of timestamps and durations are not used: what is declared for a field counts in the field's own unit.
     """
-    low, high = (key_of(-math.inf), key_of(math.inf)) if kind == "double" else (INT_MIN, INT_MAX)
+    ends = (key_of(-math.inf), key_of(math.inf)) if kind == "double" else RANGES.get(kind, (INT_MIN, INT_MAX))
+    low, high = ends
     if facts is None or kind not in ("int", "double"):
         return low, high
     if facts.low is not None and not math.isnan(facts.low):

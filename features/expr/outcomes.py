@@ -6,6 +6,7 @@ as `interpret.py` does; everything below them is an atom, about which the caller
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -47,15 +48,17 @@ def possible(step: Step, known: Callable[[Step], int]) -> int:
     if step.step == "not":
         return _NOT[args[0]]
     if step.step in ("and", "or"):
-        table = _AND if step.step == "and" else _OR
-        out = args[0]
-        for arg in args[1:]:
-            out = table[out][arg]
-        return out
+        return chained(step.step, args)
     if step.step == "coalesce":
         return args[0] & ~NULL | (args[1] if args[0] & NULL else 0)
     test, then, otherwise = args
     return test & (NULL | ERROR) | (then if test & TRUE else 0) | (otherwise if test & FALSE else 0)
+
+
+def chained(operator: str, sets: list[int]) -> int:
+    """The outcomes of a chain of `and` or of `or`."""
+    table = _AND if operator == "and" else _OR
+    return functools.reduce(lambda out, item: table[out][item], sets)
 
 
 def split(step: Step, wanted: bool | None) -> list[tuple[Step, bool | None]]:

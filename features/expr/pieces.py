@@ -21,11 +21,13 @@ from features.expr.interpret import interpret_marked
 from features.expr.keys import NUMBERS, value_of
 from features.expr.program import Program, Step
 from features.expr.source import SourceText
+from features.expr.times import RANGES, SECOND
 from features.expr.types import INT_MAX, INT_MIN
 
 SMALL: Final = 256  # keys: a piece that is not understood, but so short, is tried key by key
 MAX_PIECES: Final = 4_096  # beyond, the rest is one unknown piece: nobody reads a condition with that many edges
 COMPARE: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+OPAQUE: Final = frozenset({"exists", "all"})  # loops: their body cannot be evaluated by itself
 _TWO_63: Final = 9223372036854775808.0
 _NO_SOURCE: Final = SourceText("")
 
@@ -71,7 +73,7 @@ class _Cutter:
             return [Piece(low, high, "value", 1)]
         if not self.reads_name(step):
             return [self.flat(step, low, high)]
-        if step.step in _OPAQUE:
+        if step.step in OPAQUE:
             return [Piece(low, high, "unknown")]
         args = [self.cut(arg, low, high) for arg in step.args]
         out: list[Piece] = []
@@ -207,9 +209,11 @@ class _Cutter:
             return [Piece(low, high, "unknown")]
         operation = _WHOLE[step.step]
 
+        least, most = RANGES.get(step.type.kind, (INT_MIN, INT_MAX))
+
         def overflow(key: int) -> int:
             value = operation(*(self.at(arg, key) for arg in step.args))
-            return -1 if value < INT_MIN else 1 if value > INT_MAX else 0
+            return -1 if value < least else 1 if value > most else 0
 
         return [
             Piece(start, end, "error") if over else Piece(start, end, "value", way)
@@ -218,10 +222,10 @@ class _Cutter:
 
     def whole_way(self, step: Step, low: int, high: int, args: list[Piece]) -> int | None:
         ways = [piece.way for piece in args]
-        if step.step == "neg_int":
-            return -ways[0]
-        if step.step in ("add_int", "sub_int"):
-            b = ways[1] if step.step == "add_int" else -ways[1]
+        if len(ways) == 1:
+            return -ways[0] if step.step == "neg_int" else ways[0]
+        if step.step.startswith(("add_", "sub_")):
+            b = ways[1] if step.step.startswith("add_") else -ways[1]
             return (ways[0] or b) if ways[0] * b >= 0 else None
         if step.step == "div_int":
             divisor = self.at(step.args[1], low) if ways[1] == 0 else 0
@@ -236,6 +240,9 @@ class _Cutter:
     def function(self, step: Step, low: int, high: int, args: list[Piece]) -> list[Piece]:
         if step.step in _KEEPS_ORDER:
             return [Piece(low, high, "value", args[0].way)]
+        if step.step in _ABOUT_INFINITY:
+            ends = _runs(low, high, lambda key: _infinite(self.at(step.args[0], key)))
+            return self.truths(step, [(start, end) for start, end, _ in ends])
         if step.step == "neg_double":
             return [Piece(low, high, "value", -args[0].way)]
         if step.step in ("abs_int", "abs_double"):
@@ -364,12 +371,18 @@ def _truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_OPAQUE: Final = frozenset({"exists", "all"})  # their body reads a name of its own
 _WHOLE: Final[dict[str, Callable[..., int]]] = {
     "add_int": lambda a, b: a + b,
     "sub_int": lambda a, b: a - b,
     "mul_int": lambda a, b: a * b,
     "neg_int": lambda a: -a,
     "div_int": _truncated,
+    **dict.fromkeys(("add_duration", "add_timestamp_duration", "add_duration_timestamp"), lambda a, b: a + b),
+    **dict.fromkeys(("sub_duration", "sub_timestamp_duration", "sub_timestamp_timestamp"), lambda a, b: a - b),
+    "timestamp_of_int": lambda a: a * SECOND,
 }
-_KEEPS_ORDER: Final = frozenset({"same", "double_of_int", "floor", "ceil", "round"})
+_KEEPS_ORDER: Final = frozenset(
+    {"same", "double_of_int", "floor", "ceil", "round", "trunc", "sign_int", "sign_double", "int_of_timestamp"}
+    | {"getHours_duration", "getMinutes_duration", "getSeconds_duration"}  # of the whole duration
+)
+_ABOUT_INFINITY: Final = frozenset({"is_nan", "is_inf", "is_finite"})
