@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from engine.strategy import Cell, TableRow
 from features.expr import Mistake, Type
+from features.expr.times import parse_duration, parse_timestamp
 from features.expr.types import INT_MAX, INT_MIN
 from features.yaml_source import name_hint
 
@@ -315,5 +316,22 @@ def _string(text: str) -> str:
     return text
 
 
-_LITERALS: Final[dict[str, Callable[[str], Any]]] = {"int": _int, "double": _double, "bool": _bool, "string": _string}
+def _time(parse: Callable[[str], int]) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ValueError(f"'{text}': {error}") from None
+
+    return read
+
+
+_LITERALS: Final[dict[str, Callable[[str], Any]]] = {
+    "int": _int,
+    "double": _double,
+    "bool": _bool,
+    "string": _string,
+    "timestamp": _time(parse_timestamp),
+    "duration": _time(parse_duration),
+}
 CELL_KINDS: Final = tuple(_LITERALS)

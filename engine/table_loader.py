@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from engine.fields import Fields
 from engine.strategy import COLLECTS, HITS, Table
-from engine.table_csv import MAX_COLUMNS, ORDERED, RawTable, read_csv, read_rows
+from engine.table_csv import CELL_KINDS, MAX_COLUMNS, ORDERED, RawTable, literal, read_csv, read_rows
 from features.expr import Mistake, SourceText, Type, parse_type
 from features.expr.types import INT
 from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, SeqNode, mistake
@@ -23,6 +23,7 @@ from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, SeqN
 OUT: Final = "out."
 _KEYS: Final = ("hit", "collect", "on_gap", "columns", "rows")
 _PYTHON: Final[dict[str, type]] = {"int": int, "double": float, "bool": bool, "string": str}
+TIMES: Final = ("timestamp", "duration")
 _SUMMED: Final = ("int", "double", "duration")
 
 
@@ -90,8 +91,16 @@ class TableDraft:
             return None
         if kind.kind == "double" and type(value) is int:
             value = float(value)
+        if kind.kind in TIMES:
+            try:
+                return literal(node.text, kind.kind)
+            except ValueError as error:
+                mistakes.append(mistake(node, "type", f"on_gap.{name}: {error}"))
+                return None
         if type(value) is not python or (isinstance(value, float) and not math.isfinite(value)):
-            mistakes.append(mistake(node, "type", f"on_gap.{name} must be a {kind}"))
+            mistakes.append(
+                mistake(node, "type", f"on_gap.{name} must be {'an' if kind.kind == 'int' else 'a'} {kind}")
+            )
             return None
         return value
 
@@ -186,7 +195,10 @@ def _column(fields: Fields, item: Node, what: str) -> tuple[str | None, Type | N
             except ValueError as error:
                 fields.note(value, "type", str(error).partition(";")[0], str(error).partition("; ")[2])
                 return None, None
-            return key.text, kind
+            if kind.kind in CELL_KINDS:
+                return key.text, kind
+            fields.note(value, "type", f"{what}: a cell cannot hold a {kind}", f"use {', '.join(CELL_KINDS)}")
+            return None, None
     fields.note(item, "shape", f"{what}: a column is a name, out.name or {{out.name: type}}")
     return None, None
 
