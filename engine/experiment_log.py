@@ -86,7 +86,8 @@ def _sides(experiment: Experiment, layer: Layer | None, bucketing: Bucketing, ke
             places_N += buckets_N >= first
     else:
         places_N = np.searchsorted(np.asarray(bucketing.starts), buckets_N, side="right").astype(np.int16) - 1
-    sides_N = np.asarray(bucketing.arms, dtype=np.int16)[places_N]
+    in_order = bucketing.arms == tuple(range(len(bucketing.arms)))  # no arm with a share of 0 among them
+    sides_N = places_N if in_order else np.asarray(bucketing.arms, dtype=np.int16)[places_N]
     if num_steps(experiment.exposure) < STEPS:
         sides_N[_buckets(exposure_salt(experiment), keys_N) >= num_steps(experiment.exposure)] = UNEXPOSED
     if layer is not None and layer.holdout > 0.0:

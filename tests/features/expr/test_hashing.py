@@ -11,6 +11,7 @@ import pytest
 
 from features.expr import hashing
 from features.expr.hashing import draw64_array, hash01, hash64, hash64_array, step_key, step_keys, unit_key, unit_keys
+from tests.chance import chi_square_p, independence_p
 
 NUM_UNITS = 200_000
 NUMBERS = np.arange(NUM_UNITS)
@@ -36,17 +37,6 @@ TEXTS = [
     "a\0b",
     "\0",
 ]
-
-
-def chi_square_p(counts: np.ndarray, degrees: int | None = None) -> float:
-    """The chance of counts at least as uneven as these, all being equally likely (Wilson and Hilferty's normal form)."""
-    expected = counts.sum() / counts.size
-    return chi_square_tail(float(((counts - expected) ** 2 / expected).sum()), degrees or counts.size - 1)
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    z = ((statistic / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
-    return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def test_the_key_is_murmurhash64a_with_its_known_values() -> None:
@@ -115,9 +105,7 @@ def test_buckets_are_even_and_two_salts_independent(family: str) -> None:
         assert chi_square_p(np.bincount(high, minlength=10_000)) > 0.001
         assert chi_square_p(np.bincount(low, minlength=1024)) > 0.001
     halves = (one >> np.uint64(63)).astype(np.int64) * 2 + (two >> np.uint64(63)).astype(np.int64)
-    table = np.bincount(halves, minlength=4).reshape(2, 2)
-    expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / table.sum()
-    assert chi_square_tail(float(((table - expected) ** 2 / expected).sum()), 1) > 0.001
+    assert independence_p(np.bincount(halves, minlength=4).reshape(2, 2)) > 0.001
     assert abs(np.corrcoef(one.astype(np.float64), two.astype(np.float64))[0, 1]) < 0.01
 
 
