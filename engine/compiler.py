@@ -33,8 +33,9 @@ from engine.strategy import (
 from engine.table import CompiledTable, compile_table
 from engine.table_csv import CELL_KINDS
 from engine.table_loader import TableDraft
-from features.expr import Column, Mistake, Mistakes, Program, SourceText, Type, compile_expr
+from features.expr import Column, Facts, Mistake, Mistakes, Program, SourceText, Type, compile_expr
 from features.expr.errors import mistake_at
+from features.expr.ranges import check_ranges, find_range
 from features.expr.types import TIMESTAMP
 
 DTYPES: Final[dict[str, Any]] = {"int": np.int64, "double": np.float64, "bool": np.bool_, "string": np.object_}
@@ -80,6 +81,8 @@ class _Compiler:
         self.used: set[str] = set()
         self.late: set[str] = set()  # names that are known only once models have answered
         self.tables: dict[str, Table] = {}
+        self.warnings: list[Mistake] = []
+        self.facts = dict(strategy.facts)  # and what is found of lets and tables
 
     def compile(self, schema_fingerprint: str) -> tuple[CompiledStrategy | None, list[Mistake]]:
         names = names_of(self.strategy)
@@ -94,7 +97,7 @@ class _Compiler:
         arms = self.arms(env)
         if self.mistakes or score is None:
             return None, self.mistakes
-        strategy = replace(self.strategy, tables=self.tables)
+        strategy = replace(self.strategy, tables=self.tables, facts=self.facts)
         later = [score, *on_late.values(), *(output.program for output in outputs)]
         later += [p for rule in adjusts for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
         read_later = frozenset().union(*(program.names for program in later), *(_reads(step) for step in after))
@@ -117,6 +120,7 @@ class _Compiler:
             layers_read=tuple(sorted(layers)),
             schema_fingerprint=schema_fingerprint,
             outputs=outputs,
+            warnings=tuple(self.warnings),
         )
         return compiled, []
 
@@ -154,6 +158,7 @@ class _Compiler:
                     self.broken.add(item.name)  # the mistake is noted; what uses the name is not one more
                     continue
                 env[item.name] = program.type
+                self.know(item.name, program)
                 steps.append(CompiledLet(name=item.name, program=program))
                 if program.names & self.late:
                     self.late.add(item.name)
@@ -164,6 +169,7 @@ class _Compiler:
                     continue
                 produced = {f"{item.name}.{name}": kind for name, kind in table.table.outputs.items()}
                 env.update(produced)
+                self.facts.update(_facts_of(table.table))
                 steps.append(table)
                 if _reads(table) & self.late:
                     self.late.update(produced)
@@ -312,7 +318,16 @@ class _Compiler:
                 hint += ", or with on_unknown: skip, fire or fail_row"
             self.note(source, "type", f"{what} has type {program.type}; {problem}", hint)
             return None
+        for item in check_ranges(program, self.facts):
+            (self.warnings if item.severity == "warning" else self.mistakes).append(item)
         return program
+
+    def know(self, name: str, program: Program) -> None:
+        """Keep between which bounds a let lies, for what reads it."""
+        if program.type.kind in ("int", "double"):
+            found = find_range(program, self.facts)
+            if not found.may_be_nan and found.low <= found.high:
+                self.facts[name] = _bounds(found.low, found.high)
 
     def said(self, item: Mistake) -> bool:
         """Whether the mistake is only that a broken name is unknown."""
@@ -325,6 +340,25 @@ class _Compiler:
 
 def _reads(step: CompiledLet | CompiledTable) -> frozenset[str]:
     return step.program.names if isinstance(step, CompiledLet) else frozenset(step.table.inputs)
+
+
+def _facts_of(table: Table) -> dict[str, Facts]:
+    """Between which bounds the outputs of a table lie."""
+    out: dict[str, Facts] = {}
+    for at, (name, kind) in enumerate(table.outputs.items()):
+        if kind.kind not in ("int", "double") or table.hit == "collect":
+            continue
+        values = [row.outputs[at] for row in table.rows] + [table.gap_values.get(name)]
+        known = [value for value in values if value is not None]
+        if known:
+            out[f"{table.name}.{name}"] = _bounds(min(known), max(known))
+    return out
+
+
+def _bounds(low: float, high: float) -> Facts:
+    """Bounds as facts, where a double holds them exactly; infinity is none."""
+    kept = [float(end) if abs(end) <= 2**53 else None for end in (low, high)]
+    return Facts(low=kept[0], high=kept[1])
 
 
 def _expect_bool(found: Type) -> str | None:

@@ -208,7 +208,7 @@ class ColumnClasses:
         if self.kind == "int" and high - low <= MAX_DENSE and low > -(2**63) and high < 2**63 - 1:
             span = np.arange(low - 1, high + 2, dtype=np.int64)
             dense = merged_E[_elementary(np.array(points, dtype=np.int64), span)]
-            return lambda values_N: dense[np.clip(values_N, low - 1, high + 1) - (low - 1)]
+            return lambda values_N: dense[np.minimum(np.maximum(values_N, low - 1), high + 1) - (low - 1)]
         points_P = np.array(points, dtype=np.int64 if self.kind == "int" else np.float64)
         if self.kind == "int":
             return lambda values_N: merged_E[_elementary(points_P, values_N)]
