@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.row import killed_bits, part_of, recorded_rows, run_row, table_row
+from engine.redecide import killed_bits
+from engine.row import part_of, recorded_rows, run_row, table_row
 from engine.strategy import CompiledLet, CompiledStrategy, Rule, Table
 from features.expr import Program, interpret_marked
 from features.expr.program import Step

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.decide import SCORE_NOT_FINITE, UNKNOWN
-from engine.row import Adjustment, Recorded, RowResult, killed_bits, recorded, recorded_row, run_row, table_row
+from engine.redecide import killed_bits
+from engine.row import Adjustment, Recorded, RowResult, recorded, recorded_row, run_row, table_row
 from engine.strategy import CompiledLet, CompiledStrategy, Rule
 from engine.table import CompiledTable
 from features.expr import ROW_ERROR, Program
@@ -22,16 +23,19 @@ from features.records import Decision
 
 @dataclass(frozen=True, kw_only=True)
 class TableHit:
-    """What a table answered: the lines of its CSV that fitted (none: a gap, or an input that failed), and its outputs."""
+    """What a table answered: the lines of its CSV that fitted (none: a gap, or an input that failed), and its outputs.
+    `failed`: the outputs are row errors, and null here."""
 
     table: str
     file: str
     rows: tuple[int, ...]
     outputs: Mapping[str, Any]
+    failed: bool
 
     @property
     def line(self) -> str:
         answers = ", ".join(f"{name} = {_text(value)}" for name, value in self.outputs.items())
+        answers = "failed" if self.failed else answers
         place = f"line{'s' * (len(self.rows) > 1)} {', '.join(map(str, self.rows))} of {self.file}"
         return f"{place if self.rows else f'no line of {self.file} fits'}: {answers}"
 
@@ -237,8 +241,13 @@ def _hits(compiled: CompiledStrategy, programs: list[Program], again: RowResult)
         if name in wanted:
             found = table_row(table, again.values) or ()
             outputs = {output: again.values.get(f"{name}.{output}") for output in table.outputs}
+            failed = any(value is ROW_ERROR for value in outputs.values())
             yield TableHit(
-                table=name, file=table.file, rows=tuple(table.rows[at].line for at in found), outputs=outputs
+                table=name,
+                file=table.file,
+                rows=tuple(table.rows[at].line for at in found),
+                outputs=dict.fromkeys(outputs) if failed else outputs,
+                failed=failed,
             )
 
 
@@ -270,8 +279,6 @@ def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> tuple[
 def _text(value: Any) -> str:
     if value is None:
         return "null"
-    if value is ROW_ERROR:
-        return "failed"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -28,7 +28,8 @@ from engine.flip_search import (
     spread_column,
     thresholds_of,
 )
-from engine.row import RowResult, killed_bits, recorded, recorded_rows, run_row
+from engine.redecide import killed_bits
+from engine.row import RowResult, recorded, recorded_rows, run_row
 from engine.rules import ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
 from engine.wire_values import from_wire

@@ -14,10 +14,9 @@ from typing import Any
 from engine.decide import SCORE_NOT_FINITE, UNKNOWN
 from engine.strategy import CompiledLet, CompiledRule, CompiledStrategy, Table
 from engine.table import CompiledTable, look_up_row, match_rows
-from engine.wire_values import US_PER_MS, column_of_wire, from_wire, to_column
-from features.expr import ROW_ERROR, STRING, Column, Program, Type, evaluate, interpret, interpret_marked
+from engine.wire_values import US_PER_MS, from_wire
+from features.expr import ROW_ERROR, Program, interpret, interpret_marked
 from features.expr.program import Step
-from features.expr.types import TIMESTAMP
 from features.records import Decision
 from features.rows import FeatureBatch, Status, from_served
 
@@ -133,11 +132,6 @@ def part_of(program: Program, step: Step) -> Program:
     return Program(step.type, names, program.source, step)
 
 
-def killed_bits(compiled: CompiledStrategy, killed: list[str]) -> int:
-    """The bits of the rules that a Decision says were switched off."""
-    return sum(1 << bit for bit, rule in enumerate(compiled.strategy.rules) if rule.id in killed)
-
-
 def recorded_rows(decision: Decision, compiled: CompiledStrategy) -> list[dict[str, Any]]:
     """What `run_row` needs, for every candidate of a Decision: values by name, as the language has them."""
     batches = {role: from_served(served) for role, served in decision.features.items()}
@@ -153,35 +147,6 @@ def recorded_row(
     for name, kind in (*strategy.request.items(), *strategy.candidate_fields.items()):
         values[name] = from_wire(values.get(name), kind)
     return values | {"as_of": decision.as_of_ms * US_PER_MS}
-
-
-def recorded_columns(decision: Decision, compiled: CompiledStrategy) -> dict[str, Column]:
-    """The same as columns, of length 1 for what the whole request shares, with the named values and tables among them."""
-    strategy = compiled.strategy
-    envelope = {"order_id": decision.order_id, "city": decision.city, "product": decision.product}
-    out = {name: to_column([value], STRING) for name, value in envelope.items()}
-    out["as_of"] = to_column([decision.as_of_ms * US_PER_MS], TIMESTAMP)
-    for name, kind in strategy.request.items():
-        out[name] = column_of_wire([decision.request.get(name)], kind)
-    for name, kind in strategy.candidate_fields.items():
-        out[name] = column_of_wire(decision.candidates.get(name, decision.candidate_ids), kind)
-    for param in strategy.params.values():
-        out[f"params.{param.name}"] = to_column([decision.params[param.name]], Type(param.type))
-    for role, served in decision.features.items():
-        batch = from_served(served)
-        for name in batch.names:
-            values, valid = batch.columns[name], batch.valid[name]
-            if values.dtype.kind == "f":
-                valid = valid & (values == values)  # a NaN that arrives as a feature is null from there on
-            out[f"{role}.{name}"] = Column(values, valid)
-    for name, output in decision.model_outputs.items():
-        out[name] = to_column(output.values, Type("double", True))
-    for step in (*compiled.steps_before, *compiled.steps_after):
-        if isinstance(step, CompiledLet):
-            out[step.name] = evaluate(step.program, out)
-        else:
-            out.update(step.lookup(out))
-    return out
 
 
 def recorded(decision: Decision, row: int, batches: Mapping[str, FeatureBatch] | None = None) -> Iterator[Recorded]:

@@ -1,13 +1,14 @@
 """What logged traffic reaches of a strategy: rules that never fire, thresholds that no value comes near.
 
-`Traffic.add` takes any Decision: rules from the fired and unknown bits that every Decision carries, thresholds from the
+`count_traffic` takes any Decisions: rules from the fired and unknown bits that every Decision carries, thresholds from the
 recorded values, as columns. Beside the coverage of the tests (`engine/coverage.py`) it says what fires though no test has it,
 and what is tested though it never happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,11 +16,13 @@ import numpy as np
 
 from engine.decide import UNKNOWN
 from engine.flip_search import NUMERIC, comparisons
-from engine.row import part_of, recorded_columns
+from engine.redecide import rows_of
+from engine.row import part_of
 from engine.strategy import CompiledLet, CompiledStrategy
 from features.expr import Program, evaluate
 from features.records import Decision
 
+CHUNK: Final = 256  # decisions that are looked at as one batch
 NEAR: Final = 0.05  # of the spread of the values seen: a gap above this on one side only is "nothing comes near"
 
 
@@ -90,32 +93,41 @@ class Traffic:
     def thresholds(self) -> list[Threshold]:
         return [gap.threshold for gap in self._gaps]
 
-    def add(self, decision: Decision) -> None:
-        """Count one Decision."""
-        if decision.strategy_hash != self.compiled.strategy.hash:
-            self.others += 1
+    def add(self, decisions: Sequence[Decision]) -> None:
+        """Count Decisions, as the rows of one batch."""
+        mine = [one for one in decisions if one.strategy_hash == self.compiled.strategy.hash]
+        self.others += len(decisions) - len(mine)
+        self.decisions += len(mine)
+        self.candidates += sum(len(one.candidate_ids) for one in mine)
+        mine = [one for one in mine if one.candidate_ids]
+        if not mine:
             return
-        self.decisions += 1
-        self.candidates += len(decision.candidate_ids)
-        self._count_rules(decision)
-        columns = recorded_columns(decision, self.compiled)
+        for decision in mine:
+            self._count_rules(decision)
+        columns = rows_of(self.compiled, mine).columns
+        for step in (*self.compiled.steps_before, *self.compiled.steps_after):
+            if isinstance(step, CompiledLet):
+                columns[step.name] = evaluate(step.program, columns)
+            else:
+                columns.update(step.lookup(columns))
         for gap in self._gaps:
             left, right = evaluate(gap.left, columns), evaluate(gap.right, columns)
             known = left.valid & right.valid
             gap.threshold.add((left.values.astype(np.float64) - right.values.astype(np.float64))[known])
 
     def _count_rules(self, decision: Decision) -> None:
-        """A drop rule is reached by what no earlier one dropped, another rule by every survivor of the drop rules."""
-        place = {rule.id: bit for bit, rule in enumerate(self.compiled.drops)}
-        last = len(place)
+        """A drop rule is reached by what no earlier one dropped, another rule by what no rule had dropped before it."""
+        order = [*self.compiled.drops, *self.compiled.adjusts]
+        place = {rule.id: at for at, rule in enumerate(order)}
+        last = len(order)
         dropped_at = np.array([place.get((reason or "").removeprefix(UNKNOWN), last) for reason in decision.reasons])
         fired, unknown = np.array(decision.fired, dtype=np.int64), np.array(decision.unknown, dtype=np.int64)
-        for rule in (*self.compiled.drops, *self.compiled.adjusts):
+        for at, rule in enumerate(order):
             seen = self.rules[rule.id]
             if rule.id in decision.killed:
                 seen.killed += 1
                 continue
-            seen.reached += int((dropped_at >= place.get(rule.id, last)).sum())
+            seen.reached += int((dropped_at >= at).sum())
             seen.fired += int((fired >> rule.bit & 1).sum())
             seen.unknown += int((unknown >> rule.bit & 1).sum())
 
@@ -147,9 +159,9 @@ class Traffic:
 def count_traffic(compiled: CompiledStrategy, decisions: Iterable[Decision]) -> Traffic:
     """The traffic of a strategy among decisions of any strategy."""
     traffic = Traffic(compiled)
-    for decision in decisions:
-        if decision.strategy == compiled.name:
-            traffic.add(decision)
+    mine = (decision for decision in decisions if decision.strategy == compiled.name)
+    while chunk := list(itertools.islice(mine, CHUNK)):
+        traffic.add(chunk)
     return traffic
 
 

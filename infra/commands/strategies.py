@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands import strategies_applied, strategies_switches
+from infra.commands import strategies_applied, strategies_switches, strategies_test
 from infra.commands.engine import Strategies
 from infra.commands.output import (
     Json,
@@ -39,8 +39,10 @@ def explain(
     redis: RedisUrl = None,
     json: Json = False,
 ) -> None:
-    """Why a candidate was chosen, ranked or dropped, from the logged Decision: "why not driver X"."""
+    """Why a candidate was chosen, ranked or dropped, from the logged Decision: "why not driver X", and what would have
+    had to be different."""
     from engine.explain import explain as explain_candidate
+    from engine.flip import find_flips
     from features.expr import Mistakes
     from features.records import DECISIONS, Decision, decode
     from features.topics import read_all
@@ -62,9 +64,13 @@ def explain(
         except (Mistakes, OSError):
             compiled = None  # the record alone explains, too
         explanation = explain_candidate(found, candidate, compiled)
-    print_json({"lines": explanation.lines, **asdict(explanation)}) if json else typer.echo(
-        "\n".join(explanation.lines)
-    )
+        at_hand = compiled is not None and compiled.strategy.hash == found.strategy_hash
+        flips = find_flips(found, candidate, compiled) if compiled is not None and at_hand else None
+    lines = [*explanation.lines, *(flips.lines if flips is not None else [])]
+    if json:
+        print_json({"lines": lines, **asdict(explanation), "flips": asdict(flips) if flips is not None else None})
+    else:
+        typer.echo("\n".join(lines))
 
 
 def _compiled(name: str, folder: Path | None, redis: str | None) -> CompiledStrategy | None:
@@ -127,3 +133,5 @@ app.command()(strategies_applied.retire)
 app.command("list")(strategies_applied.list_)
 app.command()(strategies_applied.show)
 app.command()(strategies_applied.diff)
+app.command("test")(strategies_test.test)
+app.command()(strategies_test.coverage)
