@@ -22,6 +22,7 @@ from engine.experiment import (
     num_steps,
     offset_salt,
 )
+from engine.wire_values import from_wire
 from features.expr.hashing import draw64_array, step_keys, unit_keys
 
 if TYPE_CHECKING:
@@ -72,8 +73,13 @@ def windows_of(experiment: Experiment, region_keys_N: np.ndarray, as_of_ms_N: np
 
 
 def reassign(compiled: CompiledStrategy, decision: Decision) -> Assignment:
-    """The assignment of a logged Decision again, from its request and event time alone."""
-    values = {"order_id": decision.order_id, "city": decision.city, "product": decision.product, **decision.request}
+    """The assignment of a logged Decision again, from its request and event time alone.
+
+    It is the recorded one as long as `compiled` is the strategy of the record (`strategy_hash`).
+    """
+    declared = compiled.strategy.request
+    values = {name: from_wire(decision.request.get(name), kind) for name, kind in declared.items()}
+    values |= {"order_id": decision.order_id, "city": decision.city, "product": decision.product}
     return assign(compiled, values, decision.as_of_ms)
 
 

@@ -80,7 +80,7 @@ def unit_keys(units: Any) -> np.ndarray:
     """`unit_key` of many units: a sequence or object array of texts, an array of ints, or an Arrow array of either.
 
     Shapes: units N; returns (N,) uint64.
-    Raises: ValueError for a null among them.
+    Raises: ValueError for a null among them, or an Arrow array of anything else.
     """
     if isinstance(units, np.ndarray) and units.dtype.kind in "iu":
         import pyarrow  # only ints pay for the import
@@ -121,8 +121,8 @@ def _arrow_keys(units: Any) -> np.ndarray:
         return _arrow_keys(units.dictionary)[units.indices.to_numpy()]
     if pyarrow.types.is_integer(units.type):
         units = pyarrow.compute.cast(units, pyarrow.string())
-    elif not pyarrow.types.is_string(units.type):
-        units = pyarrow.compute.cast(units, pyarrow.large_string())
+    elif not (pyarrow.types.is_string(units.type) or pyarrow.types.is_large_string(units.type)):
+        raise ValueError(f"a unit is a text or a whole number, not {units.type}")
     _, offsets, text = units.buffers()
     if not len(units) or text is None:  # no unit, or only empty ones
         return np.full(len(units), unit_key(""), dtype=np.uint64)

@@ -70,7 +70,7 @@ def test_a_switchback_without_times_is_refused() -> None:
 STRATEGY = """
 strategy: sides
 version: 1
-request: {hour: int, pickup_zone: int}
+request: {hour: int, pickup_zone: int, booked: 'timestamp?'}
 candidates: {key: driver_id, fields: {eta_s: double}}
 params:
   weight: {type: double, default: 0.5, layer: ranking}
@@ -95,6 +95,7 @@ experiments:
     region: pickup_zone
     window: 30m
     offset: hashed
+    where: (booked ?? as_of) <= as_of
     arms: {off: {share: 0.5}, on: {share: 0.5, set: {params.bonus: 1}}}
 """
 
@@ -108,6 +109,7 @@ def test_an_assignment_follows_from_the_logged_decision(tmp_path: Path) -> None:
     for _ in range(120):
         body = random_body(rng, compiled, 2)
         body["as_of_ms"] += rng.randrange(-10, 10) * HALF_HOUR // 3
+        body["request"]["booked"] = rng.choice([None, body["as_of_ms"], body["as_of_ms"] + 1])
         request = parse(compiled, json.dumps(body).encode())
         decisions.append(decide(live, request, RandomFeatures(compiled, 1)))
     rng.shuffle(decisions)
@@ -116,7 +118,8 @@ def test_an_assignment_follows_from_the_logged_decision(tmp_path: Path) -> None:
         assert (again.arms, again.params) == (decision.arms, decision.params)
         assert decision.layers_read == ["core", "ranking"]  # both decided: by an arm or by their holdout
         assert ("nights" in decision.arms) == (decision.request["hour"] < 6) != ("days" in decision.arms)
-        if decision.arms["zones"] == "holdout":
+        assert ("zones" in decision.arms) == (decision.request["booked"] in (None, decision.as_of_ms))
+        if decision.arms.get("zones", "holdout") == "holdout":
             assert decision.params["bonus"] == 0.0
     seen = {(name, arm) for decision in decisions for name, arm in decision.arms.items()}
     assert seen == {
@@ -125,6 +128,7 @@ def test_an_assignment_follows_from_the_logged_decision(tmp_path: Path) -> None:
         *(("zones", arm) for arm in ("off", "on", "holdout")),
     }
     switchback = compiled.strategy.experiments[2]
+    decisions = [decision for decision in decisions if "zones" in decision.arms]
     sides = assign_many(
         switchback,
         compiled.strategy.layers["core"],

@@ -88,6 +88,12 @@ def test_a_null_unit_is_refused() -> None:
         unit_keys(pa.array(["a", None]))
 
 
+def test_a_unit_that_is_no_text_and_no_whole_number_is_refused() -> None:
+    # 1.0 and 1 would be one unit or two, depending on who writes the log.
+    with pytest.raises(ValueError, match="not double"):
+        unit_keys(pa.array([1.0]))
+
+
 def test_step_arrays_equal_the_single_one() -> None:
     steps = np.array([0, 1, -1, 2**62, -(2**62)])
     keys = np.array([unit_key("zone")] * 4 + [2**64 - 1], dtype=np.uint64)
