@@ -153,7 +153,7 @@ class Loop:
         lines = ["if not filled:", "    unseen = 0"]
         for at, text in enumerate(self.texts):
             lines += [
-                f"    found = unseen_texts(inputs, {first + 4 * at}, {text.shared}, layout, num)",
+                f"    found = unseen_texts(inputs, plain({first + 4 * at}), plain({int(text.shared)}), layout, num)",
                 f"    if found < 0:\n            return {len(self.reads) + at + 1}",
                 "    unseen += found",
             ]

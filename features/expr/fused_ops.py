@@ -132,7 +132,6 @@ def _memory() -> dict[str, Any]:
 
     whole = types.int64
     byte, word = ir.IntType(8), ir.IntType(64)
-    inputs = "in"
 
     def scopes(module: Any, names: Iterable[str]) -> Any:
         domain = module.add_metadata([ir.MetaDataString(module, "hailstream")])
@@ -141,7 +140,7 @@ def _memory() -> dict[str, Any]:
         )
 
     def mark(builder: Any, instruction: Any, mine: str) -> Any:
-        everything = [inputs, *(f"out{at}" for at in range(_MAX_OUTPUTS))]
+        everything = ["in", *(f"out{at}" for at in range(_MAX_OUTPUTS))]
         instruction.set_metadata("alias.scope", scopes(builder.module, [mine]))
         instruction.set_metadata("noalias", scopes(builder.module, [name for name in everything if name != mine]))
         return instruction
@@ -152,7 +151,7 @@ def _memory() -> dict[str, Any]:
     def getter(kind: Any, result: Any) -> Any:
         def typed(context: Any, address: Any, index: Any) -> Any:
             def emit(target: Any, builder: Any, sig: Any, values: Any) -> Any:
-                found = mark(builder, builder.load(place(builder, values[0], values[1], kind)), inputs)
+                found = mark(builder, builder.load(place(builder, values[0], values[1], kind)), "in")
                 return found if kind is not byte else builder.icmp_unsigned("!=", found, byte(0))
 
             return result(whole, whole), emit
@@ -187,18 +186,38 @@ def _memory() -> dict[str, Any]:
 
     peek, peek_int, peek_byte = peek_of(word), peek_of(ir.IntType(32)), peek_of(byte)
 
-    @njit
-    def item_of(items: int, at: int) -> int:
-        return peek(peek(items + LIST_ITEMS) + 8 * at)
+    def load(builder: Any, address: Any, offset: Any) -> Any:
+        if not isinstance(offset, ir.Value):
+            offset = word(offset)
+        return builder.load(builder.inttoptr(builder.add(address, offset), word.as_pointer()))
 
-    @njit
-    def data_of(array: int) -> int:
-        return peek(array + ARRAY_DATA)
+    def item(builder: Any, items: Any, at: Any) -> Any:
+        return load(builder, load(builder, items, LIST_ITEMS), builder.mul(at, word(8)))
 
-    @njit
-    def or_none_of(array: int, layout: int, inputs: int) -> int:
+    def typed_item_of(context: Any, items: Any, at: Any) -> Any:
+        return whole(whole, whole), lambda target, builder, sig, values: item(builder, *values)
+
+    def typed_data_of(context: Any, array: Any) -> Any:
+        return whole(whole), lambda target, builder, sig, values: load(builder, values[0], ARRAY_DATA)
+
+    def typed_or_none_of(context: Any, array: Any, layout: Any, inputs: Any) -> Any:
         """The array, or the first of the inputs (zeros) in place of None."""
-        return item_of(inputs, 0) if array == peek(layout + 8) else array
+
+        def emit(target: Any, builder: Any, sig: Any, values: Any) -> Any:
+            array, layout, inputs = values
+            none = builder.icmp_signed("==", array, load(builder, layout, 8))
+            return builder.select(none, item(builder, inputs, word(0)), array)
+
+        return whole(whole, whole, whole), emit
+
+    def typed_plain(context: Any, number: Any) -> Any:
+        """A number as one of many: Numba would compile a function of its own for every constant it is called with."""
+        return whole(whole), lambda target, builder, sig, values: values[0]
+
+    item_of: Any = intrinsic(typed_item_of)
+    data_of: Any = intrinsic(typed_data_of)
+    or_none_of: Any = intrinsic(typed_or_none_of)
+    plain: Any = intrinsic(typed_plain)
 
     @njit
     def strange(array: int, number: int, size: int, rows: int, layout: int) -> bool:
@@ -247,6 +266,7 @@ def _memory() -> dict[str, Any]:
         "item_of": item_of,
         "data_of": data_of,
         "or_none_of": or_none_of,
+        "plain": plain,
         "misfit": misfit,
         "get_double": getter(ir.DoubleType(), real),
         "get_int": getter(word, whole),
@@ -299,7 +319,7 @@ def _texts(memory: Mapping[str, Any]) -> dict[str, Any]:
             slot = (slot + 1) & (SLOTS - 1)
 
     @njit
-    def unseen_texts(inputs: int, at: int, shared: bool, layout: int, num: int) -> int:
+    def unseen_texts(inputs: int, at: int, shared: int, layout: int, num: int) -> int:
         """Write the numbers of a column of texts; how many are unseen, or -1 for what is no column of texts.
 
         The four items from `at` on: texts, valid, the table, and where the numbers go.

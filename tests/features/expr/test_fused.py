@@ -14,7 +14,7 @@ from hypothesis.errors import NonInteractiveExampleWarning
 from features.expr import ROW_ERROR, Column, Mistakes, Program, SourceText, compile_expr, parse_type
 from features.expr.fused import Read
 from features.expr.fused_machine import MisfitError, layout_of
-from features.expr.ssa import CHECKED, SPECIAL, TOTAL, Input
+from features.expr.ssa import CHECKED, TOTAL, Input
 from features.expr.text_bits import SLOTS, TextBits
 from tests.features.expr import typed_expressions as typed
 from tests.features.expr.fused_programs import FusedPrograms
