@@ -110,8 +110,9 @@ def check_ranges(program: Program, facts: Mapping[str, Facts]) -> list[Mistake]:
     root = ranger.of(program.root, ranger.base)
     is_test = program.type.kind == "bool" and program.root.step not in ("const", "name")
     if is_test and not ranger.notes and root.outcomes in (TRUE, FALSE):
-        word = "true" if root.outcomes == TRUE else "false"
-        ranger.note(program.root, f"always-{word}", f"as a whole this is always {word}", _NO_EFFECT)
+        true = root.outcomes == TRUE
+        message = f"as a whole this is always {'true' if true else 'false'}"
+        ranger.note(program.root, "always-true" if true else "always-false", message, _NO_EFFECT)
     return ranger.notes
 
 
