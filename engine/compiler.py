@@ -34,9 +34,11 @@ from engine.table import CompiledTable, compile_table
 from engine.table_csv import CELL_KINDS
 from engine.table_loader import TableDraft
 from features.expr import Column, Facts, Mistake, Mistakes, Program, SourceText, Type, compile_expr
+from features.expr.checks import check_facts
 from features.expr.errors import mistake_at
-from features.expr.ranges import check_ranges, find_range
+from features.expr.ranges import find_range
 from features.expr.types import TIMESTAMP
+from features.expr.units import check_units
 
 DTYPES: Final[dict[str, Any]] = {"int": np.int64, "double": np.float64, "bool": np.bool_, "string": np.object_}
 
@@ -318,16 +320,17 @@ class _Compiler:
                 hint += ", or with on_unknown: skip, fire or fail_row"
             self.note(source, "type", f"{what} has type {program.type}; {problem}", hint)
             return None
-        for item in check_ranges(program, self.facts):
+        for item in check_facts(program, self.facts):
             (self.warnings if item.severity == "warning" else self.mistakes).append(item)
         return program
 
     def know(self, name: str, program: Program) -> None:
-        """Keep between which bounds a let lies, for what reads it."""
+        """Keep the unit of a let and between which bounds it lies, for what reads it."""
         if program.type.kind in ("int", "double"):
             found = find_range(program, self.facts)
-            if not found.may_be_nan and found.low <= found.high:
-                self.facts[name] = _bounds(found.low, found.high)
+            bounded = not found.may_be_nan and found.low <= found.high
+            facts = _bounds(found.low, found.high) if bounded else Facts()
+            self.facts[name] = replace(facts, unit=check_units(program, self.facts)[0])
 
     def said(self, item: Mistake) -> bool:
         """Whether the mistake is only that a broken name is unknown."""
