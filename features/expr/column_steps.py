@@ -157,29 +157,6 @@ def _by_zone(field: str, a: Array, zones: Array) -> tuple[Array, Mask]:
     return values, bad
 
 
-def _matches(a: Array, pattern: Array) -> tuple[Array, Mask]:
-    """Once for every distinct text."""
-    texts = a.tolist()
-    try:
-        search = compile_pattern(pattern[0]).search
-        found = {text: search(text) is not None for text in set(texts)}
-    except UnicodeEncodeError:
-        return _by_row("matches", np.bool_)(a, pattern)
-    return np.fromiter((found[text] for text in texts), np.bool_, len(texts)), np.zeros(1, np.bool_)
-
-
-def _hash01(salt: Array, unit: Array) -> tuple[Array, Mask]:
-    if len(salt) != 1 or len(unit) == 1:
-        return _by_row("hash01", np.float64)(salt, unit)
-    if len(unit) == 0:
-        return np.zeros(0), np.zeros(0, np.bool_)
-    try:
-        mixed = hash64_array(salt[0], unit.tolist())
-    except UnicodeEncodeError:
-        return _by_row("hash01", np.float64)(salt, unit)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53, np.zeros(1, np.bool_)
-
-
 CHECKED: Final[dict[str, Callable[..., tuple[Array, Mask]]]] = {
     "add_int": _add_int,
     "sub_int": _sub_int,
@@ -201,8 +178,6 @@ CHECKED: Final[dict[str, Callable[..., tuple[Array, Mask]]]] = {
     "timestamp_of_string": _by_row("timestamp_of_string", np.int64),
     "duration_of_string": _by_row("duration_of_string", np.int64),
     **{f"{field}_timestamp_string": _zoned(field) for field in FIELDS},
-    "matches": _matches,
-    "hash01": _hash01,
 }
 
 
@@ -298,6 +273,27 @@ def _text(function: Callable[..., Any], dtype: Any) -> Callable[..., Array]:
     return apply
 
 
+def _matches(a: Array, pattern: Array) -> Array:
+    """Once for every distinct text."""
+    texts = a.tolist()
+    try:
+        search = compile_pattern(pattern[0]).search
+        found = {text: search(text) is not None for text in set(texts)}
+    except UnicodeEncodeError:  # half a character somewhere
+        return _text(STRICT["matches"], np.bool_)(a, pattern)
+    return np.fromiter((found[text] for text in texts), np.bool_, len(texts))
+
+
+def _hash01(salt: Array, unit: Array) -> Array:
+    if len(salt) != 1 or len(unit) < 2:
+        return _text(STRICT["hash01"], np.float64)(salt, unit)
+    try:
+        mixed = hash64_array(salt[0], unit.tolist())
+    except UnicodeEncodeError:
+        return _text(STRICT["hash01"], np.float64)(salt, unit)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def _contiguous(function: Callable[..., Array]) -> Callable[..., Array]:
     """NumPy may take another routine for strided or broadcast input, with other last bits."""
     return lambda *args: function(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*args)))
@@ -333,6 +329,8 @@ TOTAL: Final[dict[str, Callable[..., Array]]] = {
     "string_of_int": _text(lambda a: str(int(a)), np.object_),
     "string_of_bool": _text(lambda a: "true" if a else "false", np.object_),
     "size": _text(len, np.int64),
+    "matches": _matches,
+    "hash01": _hash01,
     "size_list": lambda a: np.fromiter(map(len, a), np.int64, len(a)),
     "starts_with": _text(STRICT["starts_with"], np.bool_),
     "ends_with": _text(STRICT["ends_with"], np.bool_),

@@ -205,17 +205,16 @@ def _zoned(field: str) -> Callable[[int, str], int]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    try:
-        return regex.compile_pattern(pattern).search(text) is not None
-    except UnicodeEncodeError:
-        raise RowError("half a character") from None
+    return regex.compile_pattern(pattern).search(_whole_characters(text)) is not None
 
 
 def _hash01(salt: str, unit: str) -> float:
-    try:
-        return hashing.hash01(salt, unit)
-    except UnicodeEncodeError:
-        raise RowError("half a character") from None
+    return hashing.hash01(_whole_characters(salt), _whole_characters(unit))
+
+
+def _whole_characters(text: str) -> str:
+    """Half a character, which a JSON text can carry ('\\ud800') and UTF-8 cannot, as '?'."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _sign(value: Any) -> Any:

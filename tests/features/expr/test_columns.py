@@ -244,3 +244,17 @@ def test_narrow_dtypes_and_object_columns_are_read_as_declared() -> None:
     }
     column = evaluate(program, columns)
     assert column.values.dtype == np.float64 and column.tolist() == [1.5, None]
+
+
+def test_half_a_character_breaks_no_row() -> None:
+    """JSON can carry a lone surrogate; hashing and patterns work on UTF-8, which cannot."""
+    names = {"s": parse_type("string"), "t": parse_type("string")}
+    rows = [{"s": "vip", "t": "a"}, {"s": "\ud800", "t": "\udc00b"}, {"s": "🐱", "t": ""}, {"s": "?", "t": "?b"}]
+    columns = {}
+    for name in names:
+        values = np.empty(len(rows), dtype=object)
+        values[:] = [row[name] for row in rows]
+        columns[name] = Column(values, np.ones(len(rows), bool))
+    for text in ("hash01('salt', s)", "hash01(s, t)", "s.matches('^.$')", "size(s)", "s + t", "s < t", "s.contains(t)"):
+        program = compile_expr(SourceText(text), names)
+        assert_equal_to_rows(program, rows, evaluate(program, columns))
