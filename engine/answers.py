@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from engine.inputs import LiveStrategy
 from engine.reload import Live
+from engine.shadow import ShadowCount
 from features.records import Decision
 
 
@@ -38,17 +40,26 @@ def answer_of(decision: Decision, ties: str) -> dict[str, Any]:
     }
 
 
-def strategies_of(state: Live) -> dict[str, Any]:
-    """What is live: versions, hashes, models, shadows, what is switched off, and what is not used and why."""
+def strategies_of(state: Live, counts: Mapping[str, ShadowCount]) -> dict[str, Any]:
+    """What is live: versions, hashes, models, shadows and how often they agreed, what is switched off, and what is not
+    used and why."""
     shadows = [shadow for beside in state.shadows.values() for shadow in beside]
     return {
         "generation": state.generation,
         "strategies": {name: _shown(live) for name, live in state.strategies.items()},
-        "shadows": {live.compiled.name: _shown(live) for live in shadows},
+        "shadows": {live.compiled.name: _shown(live) | _counted(live, counts) for live in shadows},
         "switches": None if state.switches is None else list(state.switches.killed.values()),
         "errors": state.errors,
         "warnings": state.warnings,
     }
+
+
+def _counted(live: LiveStrategy, counts: Mapping[str, ShadowCount]) -> dict[str, Any]:
+    strategy = live.compiled.strategy
+    count = counts.get(strategy.name)
+    if count is None or count.hash != strategy.hash:
+        count = ShadowCount(hash=strategy.hash)
+    return {"decided": count.decided, "agreed": count.agreed, "undecided": dict(count.undecided)}
 
 
 def _shown(live: LiveStrategy) -> dict[str, Any]:

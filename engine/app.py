@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from engine.feature_source import FeatureSource
 from engine.metrics import Metrics
 from engine.reload import REGISTRY, Library, Live
 from engine.request import MAX_BODY_BYTES, RequestError, parse
+from engine.shadow import Answered, ShadowRunner
 from engine.strategy import CompiledStrategy
 from engine.switches import SWITCHES, in_utc
 from features.expr import did_you_mean
@@ -45,8 +46,16 @@ _DECIDE: Final = ("/v1/strategies/", "/decide")
 class App:
     """The ASGI application. All of its parts are arguments, so that a test can bring its own."""
 
-    def __init__(self, library: Library, features: FeatureSource, log: DecisionLog | None, metrics: Metrics) -> None:
-        self.library, self.features, self.log, self.metrics = library, features, log, metrics
+    def __init__(
+        self,
+        library: Library,
+        features: FeatureSource,
+        log: DecisionLog | None,
+        metrics: Metrics,
+        shadows: ShadowRunner | None = None,
+    ) -> None:
+        self.library, self.features, self.log, self.metrics, self.shadows = library, features, log, metrics, shadows
+        self._answered: deque[Answered] = deque()  # for the shadows, once the answer has left
         self._answers: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         features.observe = metrics.feature_seconds.observe
         metrics.gauge("hailstream_strategies", "Strategies that are live", lambda: len(library.live.strategies))
@@ -103,6 +112,8 @@ class App:
         length = (b"content-length", str(len(answer)).encode())
         await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await send({"type": "http.response.body", "body": answer})
+        while self._answered and self.shadows is not None:
+            self.shadows.offer(self._answered.popleft())
 
     def decide(self, name: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
         """One decision, logged; the bytes of its answer.
@@ -134,6 +145,11 @@ class App:
         if len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
         self.metrics.decided(decision, time.perf_counter() - started)
+        beside = state.shadows.get(name)
+        if beside and self.shadows is not None and state.switches is not None:
+            self._answered.append(
+                Answered(shadows=beside, live=live, request=request, decision=decision, switches=state.switches)
+            )
         return answer
 
     def _killed(self, state: Live, compiled: CompiledStrategy, city: str) -> int:
@@ -172,7 +188,7 @@ class App:
         if path == "/readyz":
             ready = bool(state.strategies) and state.switches is not None
             return (200 if ready else 503), msgspec.json.encode({"ready": ready, "errors": state.errors}), _JSON
-        return 200, msgspec.json.encode(strategies_of(state)), _JSON
+        return 200, msgspec.json.encode(strategies_of(state, self.shadows.counts if self.shadows else {})), _JSON
 
 
 async def _body(scope: dict[str, Any], receive: Receive) -> bytes:

@@ -56,6 +56,24 @@ class Metrics:
             ["strategy", "rule"],
             registry=self.registry,
         )
+        self.shadow_decisions = Counter(
+            "hailstream_shadow_decisions",
+            "Decisions of shadows; `agrees`: the same first choice as the strategy that answered",
+            ["shadow", "strategy", "agrees"],
+            registry=self.registry,
+        )
+        self.shadow_agreement = Gauge(
+            "hailstream_shadow_agreement",
+            "Share of a shadow's decisions with the same first choice, since its version went live",
+            ["shadow"],
+            registry=self.registry,
+        )
+        self.shadow_undecided = Counter(
+            "hailstream_shadow_undecided",
+            "Requests that a shadow did not decide, by reason",
+            ["shadow", "reason"],
+            registry=self.registry,
+        )
         self.errors = Counter("hailstream_request_errors", "Requests not decided", ["code"], registry=self.registry)
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -84,6 +102,11 @@ class Metrics:
         unknown = sum(map(bool, decision.unknown))
         if unknown:
             self.unknown_rules.labels(decision.strategy).inc(unknown)
+
+    def shadowed(self, shadow: str, strategy: str, agrees: bool, agreement: float) -> None:
+        """Count one decision of a shadow. Its own numbers: what was answered is counted by `decided` alone."""
+        self.shadow_decisions.labels(shadow, strategy, str(agrees).lower()).inc()
+        self.shadow_agreement.labels(shadow).set(agreement)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -19,6 +19,7 @@ from engine.inputs import LiveStrategy
 from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
 from engine.outline import known_of
 from engine.rules import ColumnRules, RuleRunner
+from engine.shadow_fit import find_misfit
 from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
 from engine.strategy_files import StrategyFiles
 from engine.switch_watch import SwitchWatch
@@ -212,7 +213,9 @@ class Library:
             known = [known_of(compiled.strategy) for compiled in self._files.compiled.values()]
             unmatched = self._switches.switches.unmatched(known)
             if unmatched and known:
-                found[SWITCHES] = tuple(f"{target} switches nothing off: {why}" for target, why in unmatched.items())
+                found[SWITCHES] = tuple(
+                    f"{SWITCHES}: warning: {target} switches nothing off: {why}" for target, why in unmatched.items()
+                )
         return found
 
     def _with_models(
@@ -295,10 +298,13 @@ def _shadows(
         if of is None:
             continue
         if of in strategies:
-            out[of] = (*out.get(of, ()), live)
+            problem = find_misfit(live.compiled.strategy, strategies[of].compiled.strategy)
+            if problem is None:
+                out[of] = (*out.get(of, ()), live)
         else:
-            what = "itself a shadow" if of in built else "not live"
-            errors[name] = f"strategy '{name}' is a shadow of '{of}', which is {what}"
+            problem = f"'{of}' is itself a shadow" if of in built else f"'{of}' is not live"
+        if problem is not None:
+            errors[name] = f"strategy '{name}' is a shadow of '{of}': {problem}"
     return out
 
 

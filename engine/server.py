@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.app import App
-from engine.decision_log import DecisionLog, DecisionLogConfig
+from engine.decision_log import DecisionLog, DecisionLogConfig, MessageSender
 from engine.feature_source import FeatureSource
 from engine.metrics import Metrics
 from engine.reload import Library, LibraryConfig
+from engine.shadow import ShadowRunner
 from features.spec import PROJECT
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> No
     library.start()
     for what, problem in library.live.errors.items():
         logger.error("%s: %s", what, problem)
-    app = App(library, FeatureSource(reader), log, Metrics())
+    metrics = Metrics()
+    shadows = ShadowRunner(FeatureSource(reader), _connect(config), metrics)
+    app = App(library, FeatureSource(reader), log, metrics, shadows)
     # A compile in the reload thread must not keep the interpreter from a request for its default 5 ms.
     sys.setswitchinterval(0.0005)
     gc.collect()
@@ -97,6 +100,7 @@ def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> No
         server.run(sockets=[listener])
     finally:
         library.stop()
+        shadows.close()
         left = log.close(config.drain_s) if log is not None else 0
         reader.close()
         listener.close()
@@ -131,10 +135,19 @@ def _open_log(config: ServeConfig) -> DecisionLog | None:
     if config.kafka is None:
         logger.warning("no Kafka given: decisions are answered and not logged")
         return None
+    connect = _connect(config)
+    assert connect is not None
+    return DecisionLog(DecisionLogConfig(directory=config.spill_dir), connect)
+
+
+def _connect(config: ServeConfig) -> Callable[[], MessageSender] | None:
+    """What makes a connection to the broker, if there is one. Each of its users has one of its own."""
+    kafka = config.kafka
+    if kafka is None:
+        return None
     from features.topics import Producer
 
-    kafka = config.kafka
-    return DecisionLog(DecisionLogConfig(directory=config.spill_dir), lambda: Producer(kafka))
+    return lambda: Producer(kafka)
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from features.records import DEAD_LETTERS, DECISIONS, DRIVER_EVENTS, LEDGER, SAMPLES, TRIP_EVENTS
+
+SHADOW_DECISIONS: Final = "shadow_decisions"  # Decisions that nobody was answered with; `shadow_of` is set
 
 # Partitions of each topic on a local stack. Keyed topics need order per key only, so any number is right.
 PARTITIONS: Mapping[str, int] = {
@@ -22,6 +24,7 @@ PARTITIONS: Mapping[str, int] = {
     SAMPLES: 2,
     DEAD_LETTERS: 1,
     LEDGER: 1,
+    SHADOW_DECISIONS: 2,
 }
 KEEP_FOREVER = {"retention.ms": "-1"}  # a replay carries old data: broker time must not delete it
 # A dead letter holds the largest message that the broker takes elsewhere (1 MiB), in base64.

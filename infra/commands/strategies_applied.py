@@ -113,9 +113,8 @@ def list_(
         out.print(line, style="yellow", markup=False)
     for what, problem in live["errors"].items():
         out.print(f"not used: {what}: {problem}", style="yellow", markup=False)
-    for what, problems in live["warnings"].items():
-        for problem in problems:
-            out.print(f"warning: {what}: {problem}", style="yellow", markup=False)
+    for problem in (problem for problems in live["warnings"].values() for problem in problems):
+        out.print(problem, style="yellow", markup=False)
 
 
 def show(
@@ -202,7 +201,7 @@ def _sources(path: Path, registry: Registry) -> list[Any]:
         raise Mistakes(mistakes)
     for one in checked:
         for warning in one.warnings:
-            out.print(f"warning: {warning.format()}", style="yellow", markup=False)
+            out.print(warning.format(), style="yellow", markup=False)
     return [read_source(one, hash_if_good(registry)) for one in paths]
 
 
@@ -222,8 +221,17 @@ def _served(name: str, served: dict[str, Any]) -> dict[str, str]:
         "hash": served["hash"][:12],
         "models": ", ".join(models) or "-",
         "experiments": ", ".join(f"{e} {arms}" for e, arms in served["experiments"].items()) or "-",
-        "shadow of": served.get("shadow_of") or "-",
+        "shadow of": _beside(served) if "shadow_of" in served else "-",
     }
+
+
+def _beside(served: dict[str, Any]) -> str:
+    """Such as "express_dispatch: 96.5 % of 2000 agree, 3 full"."""
+    rate = (
+        f"{100 * served['agreed'] / served['decided']:.1f} % of {served['decided']} agree" if served["decided"] else ""
+    )
+    parts = [rate or "none decided yet", *(f"{count} {reason}" for reason, count in served["undecided"].items())]
+    return f"{served['shadow_of']}: {', '.join(parts)}"
 
 
 def _list_folder(folder: Path, *, json: bool) -> None:

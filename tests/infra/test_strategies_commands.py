@@ -152,7 +152,7 @@ def test_check_shows_warnings_and_they_do_not_fail(author: Path, monkeypatch: py
     warning = Mistake("unused", str(author / "one.yaml"), 3, 1, 8, "nothing reads it", severity="warning")
     monkeypatch.setattr("engine.check.ANALYSES", (lambda compiled: [warning],))
     plain = strategies("check", author, "--definitions", SHIPPED)
-    assert plain.exit_code == 0 and "one.yaml:3:1: nothing reads it" in plain.output
+    assert plain.exit_code == 0 and "one.yaml:3:1: warning: nothing reads it" in plain.output
     found = json.loads(strategies("check", author, "--definitions", SHIPPED, "--json").output)
     assert "warning" in {m["severity"] for m in found["mistakes"]}
 
