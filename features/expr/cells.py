@@ -18,9 +18,10 @@ from typing import Any, Final
 from features.expr.facts import Facts
 from features.expr.interpret import interpret_marked
 from features.expr.keys import NUMBERS, key_of, key_range, nice, spread, value_of
-from features.expr.outcomes import ANY, outcome_of
+from features.expr.outcomes import TRUE, outcome_of
 from features.expr.pieces import COMPARE, OPAQUE, Piece, as_program, pieces
 from features.expr.program import Program, Step
+from features.expr.ranges import Range, of_value, range_within
 from features.expr.types import Type
 
 MAX_LISTED: Final = 64  # whole numbers: a name with so few values that meets other names is tried value by value
@@ -37,6 +38,12 @@ class Cell:
     high: Any
     single: bool
 
+    def range(self) -> Range:
+        if self.single:
+            return of_value(self.value)
+        is_number = isinstance(self.low, int | float) and not isinstance(self.value, bool)
+        return Range(self.low, self.high) if is_number else Range()
+
 
 @dataclass(frozen=True, eq=False)
 class Atom:
@@ -49,6 +56,11 @@ class Atom:
 
     def outcome(self, values: Mapping[str, Any]) -> int:
         return outcome_of(*interpret_marked(self.program, values))
+
+    def outcomes(self, cells: Mapping[str, Cell]) -> int:
+        """What it may yield anywhere in the cells, by interval arithmetic."""
+        found = range_within(self.step, {name: cell.range() for name, cell in cells.items()})
+        return found.outcomes if self.step.type.kind == "bool" else found.outcomes | TRUE
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +173,8 @@ class _Builder:
             same: dict[tuple[int, ...], list[int]] = {}
             for index in range(len(cells)):
                 seen = tuple(mask[index] for mask in masks)
-                same.setdefault((*seen, index) if ANY in seen else seen, []).append(index)
+                unsure = any(mask & (mask - 1) for mask in seen)  # then its range is still needed
+                same.setdefault((*seen, index) if unsure else seen, []).append(index)
             cells = [_joined([cells[index] for index in indexes]) for indexes in same.values()]
             masks = [[mask[indexes[0]] for indexes in same.values()] for mask in masks]
         return Domain(self.name, tuple(cells), {text: tuple(mask) for text, mask in zip(texts, masks, strict=True)})
@@ -169,7 +182,7 @@ class _Builder:
     def mask(self, atom: Atom, cell: Cell) -> int:
         if cell.single or self.steady(atom, cell):
             return atom.outcome({self.name: cell.value})
-        return ANY
+        return atom.outcomes({self.name: cell})
 
     def steady(self, atom: Atom, cell: Cell) -> bool:
         """Whether the atom has one outcome all over the cell."""
@@ -209,7 +222,7 @@ class _Builder:
                 single = after - low <= self.points
                 for value in spread(low, after - 1, kind, self.points):
                     out.append(Cell(value, *((value, value) if single else ends), single=single))
-        return sorted(out, key=lambda cell: (math.isinf(cell.value), cell.value < 0))
+        return sorted(out, key=lambda cell: (math.isinf(cell.value), math.copysign(1.0, cell.value) < 0))
 
     def texts(self) -> list[Cell]:
         cuts = sorted(self.cuts)

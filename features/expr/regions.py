@@ -188,7 +188,7 @@ class _Solver:
         cells = [self.domains[name].cells[place] for name, place in zip(atom.names, places, strict=True)]
         if atom.ordered or all(cell.single for cell in cells):
             return atom.outcome({name: cell.value for name, cell in zip(atom.names, cells, strict=True)})
-        return ANY
+        return atom.outcomes(dict(zip(atom.names, cells, strict=True)))
 
     # where all names are placed -------------------------------------------------------------------------------------
 
