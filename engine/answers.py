@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.inputs import LiveStrategy
 from engine.reload import Live
+from engine.rule_forms import COLUMNS, RuleForms
 from engine.shadow import ShadowCount
 from features.records import Decision
 
@@ -70,6 +71,7 @@ def _shown(live: LiveStrategy) -> dict[str, Any]:
         "file": strategy.file,
         "scope": strategy.scope,
         "candidate_key": strategy.candidate_key,
+        "rules": live.rules.state if isinstance(live.rules, RuleForms) else COLUMNS,
         "models": {
             use: None if model is None else {"model": model.ref, "model_hash": model.hash}
             for use, model in live.models.items()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from engine.inputs import LiveStrategy
 from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
 from engine.outline import known_of
+from engine.rule_forms import RuleForms
 from engine.rules import ColumnRules, RuleRunner
 from engine.shadow_fit import find_misfit
 from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
@@ -76,7 +77,10 @@ class LibraryConfig:
 
 
 class Library:
-    """Keeps `live` up to date. `fetch_registry` reads what is applied, and may raise: the last one then stays."""
+    """Keeps `live` up to date. `fetch_registry` reads what is applied, and may raise: the last one then stays.
+
+    `make_rules` is called once for each strategy that is new or changed; what it makes lives as long as the strategy does.
+    """
 
     def __init__(
         self,
@@ -190,6 +194,7 @@ class Library:
             compiled.name: self._with_models(compiled, champions, errors)
             for _, compiled in sorted(self._files.compiled.items())
         }
+        self._let_go(built)
         self._built, self._built_for = built, self._registry
         self._forget_models(champions)
         strategies = {name: live for name, live in built.items() if live.compiled.strategy.shadow_of is None}
@@ -201,6 +206,13 @@ class Library:
             warnings=self._warnings(),
             generation=self.live.generation + 1,
         )
+
+    def _let_go(self, built: Mapping[str, LiveStrategy]) -> None:
+        """Rules that are no longer live need no fused form. A request that still runs on them ends on them."""
+        stay = {id(live.rules) for live in built.values()}
+        for live in self._built.values():
+            if isinstance(live.rules, RuleForms) and id(live.rules) not in stay:
+                live.rules.close()
 
     def _warnings(self) -> dict[str, tuple[str, ...]]:
         found = {

@@ -13,14 +13,17 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.app import App
 from engine.decision_log import DecisionLog, DecisionLogConfig, MessageSender
 from engine.feature_source import FeatureSource
+from engine.fused_cache import FusedCache
 from engine.metrics import Metrics
 from engine.reload import Library, LibraryConfig
+from engine.rule_forms import RuleForms
 from engine.shadow import ShadowRunner
 from features.spec import PROJECT
 
@@ -43,6 +46,8 @@ class ServeConfig:
     models_dir: Path
     spill_dir: Path
     strategies_dir: Path = SHIPPED_STRATEGIES
+    fused_dir: Path | None = None
+    """Folder of compiled rules, this user's alone; None stays with NumPy."""
     host: str = "127.0.0.1"
     port: int = 8500
     """0 takes a free port."""
@@ -77,6 +82,7 @@ def serve(config: ServeConfig, *, announce: Callable[[str], None] = print) -> No
     library = Library(
         LibraryConfig(strategies_dir=config.strategies_dir, models_dir=config.models_dir),
         lambda: load_registry(config.redis_url, config.project),
+        make_rules=partial(RuleForms, cache=_open_cache(config)),
     )
     reader = FeatureReader(config.redis_url, config.project, timeout_s=config.feature_timeout_s)
     log = _open_log(config)
@@ -129,6 +135,17 @@ def asgi_server(app: App, drain_s: float) -> uvicorn.Server:
 
 def _exit(server: uvicorn.Server) -> None:
     server.should_exit = True
+
+
+def _open_cache(config: ServeConfig) -> FusedCache | None:
+    """Rules answer through NumPy in any case: a cache that cannot be used costs speed and is said."""
+    if config.fused_dir is None:
+        return None
+    try:
+        return FusedCache(config.fused_dir)
+    except (OSError, ImportError) as error:
+        logger.warning("rules are not compiled to machine code: %s", error)
+        return None
 
 
 def _open_log(config: ServeConfig) -> DecisionLog | None:

@@ -45,6 +45,7 @@ def serve(
                 kafka=kafka_or_local(kafka) if decision_log else None,
                 models_dir=models_dir(models),
                 spill_dir=home() / "spill",
+                fused_dir=home() / "fused",
                 strategies_dir=strategies or SHIPPED_STRATEGIES,
                 host=host,
                 port=port,
