@@ -7,7 +7,8 @@ strategies/surge.yaml:14:11: unknown name 'trip_cnt_5m'
  did you mean 'trip_count_5m'?
 ```
 
-All mistakes of a run travel together in one `Mistakes`. YAML loaders use the same two classes.
+All mistakes of a run travel together in one `Mistakes`. YAML loaders use the same two classes. `causes.py` has the codes,
+`diagnostics.py` the form that editors read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import difflib
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from features.expr.causes import CAUSES
 from features.expr.source import SourceText
 
 MAX_SHOWN = 100  # the rest is counted: a page of carets helps nobody
@@ -28,7 +31,7 @@ MAX_NAMES_IN_HINT = 8
 class Mistake:
     """One mistake. `line` and `col` are 1-based, `end_col` is exclusive; `source_line` is that line of the file.
 
-    `kind` is the stable code of the mistake. A `warning` is worth a look and does not stop what is compiled.
+    `kind` is the stable code of the mistake (`causes.py`). A `warning` is worth a look and does not stop what is compiled.
     """
 
     kind: str
@@ -40,6 +43,21 @@ class Mistake:
     hint: str = ""
     source_line: str = ""
     severity: str = "error"  # or "warning"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`: stable keys, `code` for the kind, and the one sentence that says what the code means."""
+        return {
+            "code": self.kind,
+            "severity": self.severity,
+            "file": self.file,
+            "line": self.line,
+            "col": self.col,
+            "end_col": self.end_col,
+            "message": self.message,
+            "hint": self.hint,
+            "cause": CAUSES.get(self.kind, ""),
+            "source_line": self.source_line,
+        }
 
     def format(self) -> str:
         """`file:line:col: message`, the line with a caret below, and the hint; a warning says so before its message."""
