@@ -19,7 +19,7 @@ from features.expr.interpret import STRICT, TWO_63, RowError
 from features.expr.regex import compile_pattern
 from features.expr.times import DURATION_UNITS, FIELDS, RANGES, SECOND, civil
 from features.expr.types import INT_MAX, INT_MIN, LISTS, SCALARS
-from features.expr.zones import UnknownZone, local_times
+from features.expr.zones import UnknownZone, local_time, local_times
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -131,14 +131,13 @@ def _timestamp_of_int(a: Array) -> tuple[Array, Mask]:
 
 def _zoned(field: str) -> Callable[[Array, Array], tuple[Array, Mask]]:
     """A calendar field in a zone; zones are few, so each is done for all of its rows."""
-    by_row = _by_row(f"{field}_timestamp_string", np.int64)
 
     def apply(a: Array, zones: Array) -> tuple[Array, Mask]:
-        if len(a) == 1:  # the time of a request: arrays would cost more than they save
-            return by_row(a, zones)
-        if len(zones) > 1:
-            return _by_zone(field, a, zones)
+        if len(zones) != 1:
+            return _by_zone(field, np.broadcast_to(a, len(zones)), zones)
         try:
+            if len(a) == 1:  # the time of a request: arrays would cost more than they save
+                return np.array([civil(field, local_time(int(a[0]), zones[0]))], np.int64), np.zeros(1, np.bool_)
             return civil(field, local_times(a, zones[0])), np.zeros(1, np.bool_)
         except UnknownZone:
             return np.zeros(len(a), np.int64), np.ones(len(a), np.bool_)
@@ -206,9 +205,12 @@ def _within_lists(a: Array, lists: Array) -> Array:
         for item in lists[0]:
             found |= np.asarray(a == item, dtype=np.bool_)
         return found
-    items, rows = flatten(lists, _KIND_OF.get(a.dtype.kind, "string"))
+    values = np.broadcast_to(a, len(lists))
+    if a.dtype == np.object_:
+        return np.fromiter((value in items for value, items in zip(values, lists, strict=True)), np.bool_, len(lists))
+    items, rows = flatten(lists, _KIND_OF[a.dtype.kind])
     found = np.zeros(len(lists), dtype=np.bool_)
-    found[rows[np.asarray(np.broadcast_to(a, len(lists))[rows] == items, dtype=np.bool_)]] = True
+    found[rows[values[rows] == items]] = True
     return found
 
 
