@@ -115,7 +115,7 @@ def check(
         if one.compiled is not None and not one.errors
     ]
     if json:
-        print_json({"strategies": found, "mistakes": [asdict(mistake) for mistake in [*errors, *warnings]]})
+        print_json({"strategies": found, "mistakes": [mistake.as_dict() for mistake in [*errors, *warnings]]})
     else:
         print_table(found, empty=f"no strategy in {path}")
         for mistakes, style in ((warnings, "yellow"), (errors, "red")):

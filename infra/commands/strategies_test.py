@@ -235,7 +235,7 @@ def _document(
             }
             for suite, results, reached in reports
         ],
-        "mistakes": [asdict(mistake) for mistake in mistakes],
+        "mistakes": [mistake.as_dict() for mistake in mistakes],
         "untested": untested,
     }
 

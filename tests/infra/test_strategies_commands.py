@@ -143,7 +143,7 @@ def test_check_prints_json_with_codes_and_its_exit_code(author: Path) -> None:
     assert bad.exit_code == 1
     mistakes = json.loads(bad.output)["mistakes"]
     place = next(m for m in mistakes if "etas" in m["message"])
-    assert (place["line"], place["col"], place["severity"]) == (8, 26, "error") and "unknown" in place["kind"]
+    assert (place["line"], place["col"], place["severity"]) == (8, 26, "error") and place["code"] == "unknown-name"
 
 
 def test_check_shows_warnings_and_they_do_not_fail(author: Path, monkeypatch: pytest.MonkeyPatch) -> None:
