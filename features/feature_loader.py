@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from features.expr import Mistakes, Program, Type, compile_expr, parse_type
+from features.expr import Facts, Mistakes, Program, Type, compile_expr, parse_type
+from features.expr.checks import check_facts
+from features.expr.units import check_units, parse_unit
 from features.spec import AGGREGATES, FeatureSpec, Source
 from features.window import format_duration
 from features.yaml_fields import Fields, Problems
@@ -123,12 +125,30 @@ def _derived(pending: dict[str, Fields], known: dict[str, FeatureSpec], broken: 
             spec = None
             if expr is not None and expr.type.kind == "null":
                 problems.add(fields.node_of("expr"), "type", "this is always null")
-            elif expr is not None:
+            elif expr is not None and _agrees(fields, expr, known):
                 spec = _spec(name, fields, expr.type.kind, expr.type.nullable, None, None, None, None, None, expr)
             if spec is None:
                 broken.add(name)
             else:
                 known[name] = spec
+
+
+def _agrees(fields: Fields, expr: Program, known: Mapping[str, FeatureSpec]) -> bool:
+    """Whether an expression agrees with the units of what it reads, and with its own. Columns of sources have none.
+
+    Only errors count: a catalogue has no place for warnings.
+    """
+    counts = {name: 0.0 for name, spec in known.items() if spec.aggregate == "count"}
+    facts = {name: Facts(unit=spec.unit, low=counts.get(name)) for name, spec in known.items()}
+    found = [item for item in check_facts(expr, facts) if item.severity == "error"]
+    fields.problems.extend(found)
+    unit = check_units(expr, facts)[0]
+    declared = fields.text("unit", required=False) or ""
+    given, computed = parse_unit(declared), parse_unit(unit)
+    if found or given is None or computed is None or given.agrees(computed):
+        return not found
+    fields.problems.add(fields.node_of("unit"), "unit-mismatch", f"declared in {declared}, but the value is in {unit}")
+    return False
 
 
 def compile_at(fields: Fields, name: str, columns: Mapping[str, Type] | None, expect: Type | None) -> Program | None:

@@ -159,6 +159,16 @@ features:
         ("  x: {expr: double(n_5m), default: .nan}", "default .nan is not a finite number"),
         ("  x: {expr: n_5m, default: 1.5}", "default 1.5 is not of the feature's type, int"),
         ("  x: {expr: n_5m, type: double}", "declared as double, but the value is int"),
+        (
+            "  x: {expr: fare + 1, unit: m}\n  fare: {aggregate: sum, of: cents, window: 5m, hop: 1m, unit: cents}",
+            "declared in m, but the value is in cents",
+        ),
+        (
+            "  x: {expr: fare > far}\n  fare: {aggregate: sum, of: cents, window: 5m, hop: 1m, unit: cents}\n"
+            "  far: {aggregate: sum, of: zone, window: 5m, hop: 1m, unit: m}",
+            "'fare' is in cents and 'far' in m: they cannot be compared",
+        ),
+        ("  x: {expr: 'div(5, min(n_5m, 0))'}", "the divisor 'min(n_5m, 0)' is always zero"),
         ("  x: {aggregate: count, window: 5m, hop: 1m, wher: 'true'}", "has no field 'wher'"),
         ("  x: {aggregate: count, where: cents > 5, window: 5m, hop: 1m}", "null"),
         ("  x: {aggregate: count, where: zone, window: 5m, hop: 1m}", "bool"),
