@@ -29,6 +29,15 @@ _TIME_HINTS: Final = {
 }
 
 
+_CASTS: Final = {
+    ("int", "double"): "double({})",
+    ("double", "int"): "int({})",
+    ("timestamp", "int"): "int({})",
+    ("duration", "int"): "({}).getSeconds()",
+    ("duration", "double"): "double(({}).getSeconds())",
+}
+
+
 class Operands:
     """Rules about operands, and the mistakes found so far."""
 
@@ -42,17 +51,16 @@ class Operands:
         fitted = self._coerce(step, expect.kind)
         if fitted is None:
             hint = _TIME_HINTS.get((step.type.kind, expect.kind), "")
-            if (step.type.kind, expect.kind) == ("int", "double"):
-                hint = f"convert it: double({self._text(step)})"
+            cast = _CASTS.get((step.type.kind, expect.kind))
+            if cast:
+                hint = f"convert it: {cast.format(self._text(step))}"
             elif expect.kind == "bool":
                 hint = f"compare it with something: {self._text(step)} == …"
-            elif (step.type.kind, expect.kind) == ("double", "int"):
-                hint = f"convert it: int({self._text(step)})"
             self._note(step, "type", f"this is {with_article(step.type)}, and {with_article(expect)} is expected", hint)
             return None
         if fitted.type.nullable and not expect.nullable:
-            default = _EMPTY_VALUE.get(expect.kind, "…")
-            hint = f"give a default: {self._operand(step)} ?? {default}"
+            default = _EMPTY_VALUE.get(expect.kind)
+            hint = f"give a default: {self._operand(step)} ?? {default}" if default else "guard the names it reads"
             self._note(
                 step, "nullable", f"this may be null ({step.type}), and {with_article(expect)} is expected", hint
             )
@@ -77,12 +85,20 @@ class Operands:
 
     def _no_overload(self, node: Node, name: str, overloads: tuple[Overload, ...], args: list[Step]) -> None:
         kinds = " and ".join(arg.type.kind for arg in args)
-        hint = self._mixed_hint(args)
-        if not hint and isinstance(node, Call):
-            hint = f"it is {signature(name)}"
+        hint = ""
+        if isinstance(node, Call):
+            hint = self._number_hint(args) or f"it is {signature(name)}"
             if name == "string" and args[0].type.kind == "double":
                 hint = "a double has no one spelling; convert it first: string(int(…))"
-        elif not hint:
+            elif name == "int" and args[0].type.kind == "duration":
+                hint = f"the whole seconds of it are ({self._text(args[0])}).getSeconds()"
+        elif name in ("*", "/", "%", "unary -") and any(arg.type.kind == "duration" for arg in args):
+            hint = "durations are added, subtracted and compared; a number of it is (…).getSeconds()"
+        elif any(arg.type.is_list for arg in args):
+            hint = "lists are searched: x in tags, tags.exists(t, …), tags.all(t, …), size(tags)"
+        else:
+            hint = self._mixed_hint(args)
+        if not hint:
             near = [one for one in overloads if any(arg.type.kind in one.params for arg in args)] or overloads
             accepted = ", ".join(" and ".join(overload.params) for overload in near)
             hint = f"'{name}' takes {accepted}"
@@ -94,6 +110,9 @@ class Operands:
             for pair in ((one.type.kind, other.type.kind), (other.type.kind, one.type.kind)):
                 if pair in _TIME_HINTS:
                     return _TIME_HINTS[pair]
+        return self._number_hint(args)
+
+    def _number_hint(self, args: list[Step]) -> str:
         ints = [arg for arg in args if arg.type.kind == "int"]
         if not ints or {arg.type.kind for arg in args} != {"int", "double"}:
             return ""

@@ -24,15 +24,24 @@ NAMES = {
     "driver.accept_rate_24h": parse_type("double?"),
     "driver.trip_count_5m": parse_type("int"),
 }
+MORE_NAMES = {
+    **NAMES,
+    "as_of": parse_type("timestamp"),
+    "last_trip": parse_type("timestamp?"),
+    "wait": parse_type("duration"),
+    "tags": parse_type("list(string)"),
+    "scores": parse_type("list(double)"),
+    "past": parse_type("list(int)?"),
+}
 
 
 def type_of(text: str, expect: Type | None = None) -> str:
-    return str(compile_expr(SourceText(text), NAMES, expect=expect).type)
+    return str(compile_expr(SourceText(text), MORE_NAMES, expect=expect).type)
 
 
 def kinds_of(text: str, expect: Type | None = None) -> list[str]:
     with pytest.raises(Mistakes) as caught:
-        compile_expr(SourceText(text), NAMES, expect=expect)
+        compile_expr(SourceText(text), MORE_NAMES, expect=expect)
     return [item.kind for item in caught.value.items]
 
 
@@ -40,6 +49,24 @@ def kinds_of(text: str, expect: Type | None = None) -> list[str]:
     ("text", "expected"),
     [
         ("surge > 2", "bool"),
+        ("as_of - as_of", "duration"),
+        ("as_of + wait", "timestamp"),
+        ("wait + as_of - duration('1h')", "timestamp"),
+        ("last_trip ?? as_of", "timestamp"),
+        ("last_trip != null && as_of - last_trip > wait", "bool"),
+        ("as_of.getHours('Europe/London')", "int"),
+        ("'a' in tags", "bool"),
+        ("1 in scores", "bool"),
+        ("past != null && hour in past", "bool"),
+        ("has(past) ? past.exists(p, p > hour) : false", "bool"),
+        ("past", "list(int)?"),
+        ("rush ? past : null", "list(int)?"),
+        ("tags.exists(t, vip)", "bool?"),
+        ("tags.all(t, scores.exists(s, s > 1 && t == state))", "bool"),
+        ("tags.exists(t, tags.all(t, t == state))", "bool"),
+        ("tags.exists(hour, hour == 'a') && hour > 3", "bool"),
+        ("tags.exists(eta_s, eta_s == 'a')", "bool"),
+        ("hash01('s', state) < 0.5", "bool"),
         ("hour * 2", "int"),
         ("surge * 2", "double"),
         ("state + '!'", "string"),
@@ -185,15 +212,16 @@ def test_one_mistake_does_not_hide_or_multiply_others() -> None:
     ]
 
 
-def test_error_displays_are_golden() -> None:
-    blocks = (GOLDEN / "errors.txt").read_text(encoding="utf-8").rstrip("\n").split("\n----\n")
+@pytest.mark.parametrize(("file", "names"), [("errors.txt", NAMES), ("time_and_list_errors.txt", MORE_NAMES)])
+def test_error_displays_are_golden(file: str, names: dict[str, Type]) -> None:
+    blocks = (GOLDEN / file).read_text(encoding="utf-8").rstrip("\n").split("\n----\n")
     assert len(blocks) > 25
     for block in blocks:
         source, _, expected = block.partition("\n")
         text, _, expect = source.partition("   => ")
         with pytest.raises(Mistakes) as caught:
             compile_expr(
-                SourceText(text, "strategies/surge.yaml", 14, 11), NAMES, expect=parse_type(expect) if expect else None
+                SourceText(text, "strategies/surge.yaml", 14, 11), names, expect=parse_type(expect) if expect else None
             )
         assert str(caught.value) == expected
 
@@ -229,3 +257,12 @@ def test_types_print_as_they_parse() -> None:
         assert str(parse_type(text)) == text
     with pytest.raises(ValueError, match="unknown type 'float'"):
         parse_type("float")
+
+
+def test_a_loop_variable_is_unique_in_its_program() -> None:
+    """So that no back end has to know which loop hides which name."""
+    text = "tags.exists(t, t == 'a' && tags.all(t, t != 'b')) || tags.exists(hour, hour == 'c')"
+    program = compile_expr(SourceText(text), MORE_NAMES)
+    loops = [step.value for step in program.root.walk() if step.step in ("exists", "all")]
+    assert loops == ["t", "t#2", "hour#2"]
+    assert program.names == {"tags"}
