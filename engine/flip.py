@@ -28,11 +28,12 @@ from engine.flip_search import (
     spread_column,
     thresholds_of,
 )
+from engine.inputs import names_read
 from engine.redecide import killed_bits
 from engine.row import RowResult, recorded, recorded_rows, run_row
 from engine.rules import ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
-from engine.wire_values import from_wire
+from engine.wire_values import from_wire, to_column
 from features.expr import Column, Program, Type, evaluate, interpret
 from features.records import Decision
 
@@ -298,9 +299,9 @@ class _Case:
             if name == moved.name:
                 out[name] = moved_column(points, kind, len(rows))
             elif name in self.shared:
-                out[name] = spread_column([self.rows[self.row].get(name)], kind, [0], 1)
-            else:
-                out[name] = spread_column([values.get(name) for values in self.rows], kind, rows, len(points))
+                out[name] = self.given[name]
+            elif name in self.used:
+                out[name] = spread_column(self.given[name], rows, len(points))
         if not whole:
             for step in (*self.compiled.steps_before, *self.compiled.steps_after):
                 if isinstance(step, CompiledLet):
@@ -308,6 +309,21 @@ class _Case:
                 else:
                     out.update(step.lookup(out))
         return out
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """The names that anything reads: the others, most features among them, need no column."""
+        return names_read(self.compiled)
+
+    @cached_property
+    def given(self) -> dict[str, Column]:
+        """Every name as it is recorded. Shapes: (1,) for what is shared, (K,) for what candidates have."""
+        return {
+            name: to_column(
+                [values.get(name) for values in (self.rows[:1] if name in self.shared else self.rows)], kind
+            )
+            for name, kind in self.names.items()
+        }
 
     def _stand_in(self, values: dict[str, Any]) -> None:
         """What a dropped candidate has for models that were not asked about it: what stands in for a late one."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from engine.row import part_of
 from engine.strategy import CompiledLet, CompiledStrategy
-from engine.wire_values import US_PER_MS, column_of_wire, is_time, to_column
+from engine.wire_values import US_PER_MS, column_of_wire, is_time
 from features.expr import Column, Program, Type, evaluate, interpret
 from features.expr.program import Step
 
@@ -153,10 +153,9 @@ def moving_with(compiled: CompiledStrategy, name: str) -> set[str]:
     return moving
 
 
-def spread_column(values: Sequence[Any], kind: Type, rows: Sequence[int], num_points: int) -> Column:
-    """A column of R rows, P times. Shapes: (P * R,)."""
-    column = to_column([values[row] for row in rows], kind)
-    return Column(np.tile(column.values, num_points), np.tile(column.valid, num_points))
+def spread_column(column: Column, rows: Sequence[int], num_points: int) -> Column:
+    """R rows of a column, P times. Shapes: column (K,); returns (P * R,)."""
+    return Column(np.tile(column.values[rows], num_points), np.tile(column.valid[rows], num_points))
 
 
 def moved_column(points: Sequence[Any], kind: Type, num_rows: int) -> Column:

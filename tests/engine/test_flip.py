@@ -105,7 +105,7 @@ def fate(decision: Decision, row: int) -> set[str]:
     return {*([SURVIVES] if decision.survivors[row] else []), FIRST if first else NOT_FIRST}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_flip_is_true_by_decide(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     live, body, decision = decided(tmp_path, seed, 17)
@@ -121,7 +121,7 @@ def test_every_flip_is_true_by_decide(tmp_path: Path, seed: int) -> None:
     assert goals == {SURVIVES, FIRST, NOT_FIRST}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_smaller_change_of_a_whole_number_flips(tmp_path: Path, seed: int) -> None:
     """All smaller steps of the ints, one by one, by decide."""
     live, body, decision = decided(tmp_path, seed, 9)
@@ -140,7 +140,7 @@ def test_no_smaller_change_of_a_whole_number_flips(tmp_path: Path, seed: int) ->
     assert tried > 100
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_halfway_to_a_flip_nothing_has_flipped(tmp_path: Path, seed: int) -> None:
     """Doubles: no value of a fine grid between the recorded one and the nearest flip of that side has the promised fate."""
     live, body, decision = decided(tmp_path, seed, 9)
