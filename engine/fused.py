@@ -63,7 +63,7 @@ class FusedRules:
             failed_by_K=failed_by_K,
             fired_K=fired_K,
             unknown_K=unknown_K,
-            outputs=named,
+            outputs={output.name: named[output.name] for output in self.compiled.outputs},
         )
 
     def _run(

@@ -85,15 +85,15 @@ def plan_rules(compiled: CompiledStrategy, *, bits: bool = True) -> RulePlan:
 def make_graph(compiled: CompiledStrategy) -> Graph:
     """An empty graph that knows every name of the strategy."""
     strategy = compiled.strategy
-    per_row = {*strategy.candidate_fields}
-    roles = {role.name for role in strategy.roles if role.per_candidate}
-    inputs = {
-        name: Input(name, kind.kind, kind.nullable, False, name not in per_row and name.partition(".")[0] not in roles)
-        for name, kind in compiled.names.items()
-    }
-    for name in (*ENVELOPE, *strategy.request):
-        if name in inputs:
-            inputs[name] = Input(name, inputs[name].kind, inputs[name].nullable, False, True)
+    inputs = {name: Input(name, kind.kind, kind.nullable, False, True) for name, kind in compiled.names.items()}
+    for name in strategy.candidate_fields:
+        if name not in (*ENVELOPE, *strategy.request):
+            inputs[name] = replace(inputs[name], shared=False)
+    for role in strategy.roles:
+        for spec in role.view.features:
+            name = f"{role.name}.{spec.name}"
+            # Null whatever its default: a NaN that arrives is one.
+            inputs[name] = replace(inputs[name], nullable=True, shared=not role.per_candidate)
     for param in strategy.params.values():
         inputs[f"params.{param.name}"] = Input(f"params.{param.name}", param.type, False, False, True)
     for use in strategy.models:

@@ -241,7 +241,10 @@ def _first(part: str, wanted: np.ndarray, found: np.ndarray, rows_K: np.ndarray)
     if wanted.dtype == np.float64:  # by bits; one NaN is as good as another
         a, b = (np.where(np.isnan(x), np.nan, x).view(np.int64) for x in (wanted, found))
     rows = np.flatnonzero((a != b) & rows_K)
-    return None if len(rows) == 0 else (part, int(rows[0]), wanted[rows[0]], found[rows[0]])
+    if len(rows) == 0:
+        return None
+    row = int(rows[0])
+    return part, row, wanted[row : row + 1].tolist()[0], found[row : row + 1].tolist()[0]
 
 
 def _shown(column: Column, row: int) -> Any:

@@ -15,6 +15,7 @@ from features.expr.columns import Column
 from features.expr.fused import Read, TextRead
 from features.expr.fused_ops import host_machine
 
+_OBJECT_CODE: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what ELF and Mach-O files begin with
 _NONE_FAILED: Final = 4096  # rows of the array that stands in for `error is None`; it grows
 
 
@@ -25,13 +26,12 @@ class Machine:
         """Raises: ValueError for what is not object code of this machine. It must be whole: LLVM does not check it."""
         import llvmlite.binding as llvm
 
+        if not all(code.startswith(_OBJECT_CODE) for code in objects.values()):
+            raise ValueError("not object code")  # of which LLVM would say no more: it ends the process
         # The engine owns its description of the machine, and frees it.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), host_machine())
-        try:
-            for code in objects.values():
-                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        except RuntimeError as error:
-            raise ValueError(f"not object code: {error}") from None
+        for code in objects.values():
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         numbers = [ctypes.c_int64] * 4
         made = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object, *numbers)
