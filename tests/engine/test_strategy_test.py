@@ -292,3 +292,16 @@ def test_request_that_the_engine_would_refuse_is_a_failure_at_its_place(tmp_path
     assert failure.mistake.message == "refused: $.product: strategy small serves product 'express', not 'pool'"
     assert (failure.mistake.line - DEFAULTS.count("\n"), failure.mistake.col) == (3, 14)
     assert result.decision is None
+
+
+def test_documented_example_passes(tmp_path: Path) -> None:
+    doc = (SHIPPED_STRATEGIES.parent / "STRATEGIES.md").read_text(encoding="utf-8")
+    example = doc.split("## Testing a strategy")[1].split("```yaml\n")[1].split("```")[0]
+    strategy = (SHIPPED_STRATEGIES / "express_dispatch.yaml").read_text()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "express_dispatch.yaml").write_text(strategy)
+    (tmp_path / "tests" / "express_dispatch.yaml").write_text(example)
+    suite = load_suite(tmp_path / "express_dispatch.yaml", shipped_registry())
+    assert suite is not None and len(suite.cases) == 2
+    for case in suite.cases:
+        assert [failure.mistake.message for failure in run_case(suite, case).failures] == []
