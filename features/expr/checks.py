@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from features.expr.errors import Mistake
 from features.expr.facts import Facts
 from features.expr.program import Program
-from features.expr.ranges import check_ranges
+from features.expr.range_checks import check_ranges
 from features.expr.units import check_units
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from features.expr import Facts, Mistakes, Program, SourceText, compile_expr, interpret_marked, parse_type
 from features.expr.keys import NUMBERS
-from features.expr.ranges import check_ranges, find_range
+from features.expr.range_checks import check_ranges
+from features.expr.ranges import find_range
 from tests.features.expr.typed_expressions import EDGES, NAMES, WIDE, random_value, typed_expressions
 
 FACTS = {
@@ -53,6 +54,7 @@ def program(text: str) -> Program:
         ("math.abs(share - 0.5)", 0.0, 0.5),
         ("math.sqrt(eta_s)", 0.0, math.sqrt(7200)),
         ("now.getHours()", 0, 23),
+        ("x == 3.0 ? 3.0 : math.isNaN(x) ? 1.0 : 2.0", 1.0, 3.0),  # NaN is not 3.0, so it is in the second branch
         ("hash01('salt', city)", 0.0, 1.0),
     ],
 )
@@ -71,6 +73,9 @@ def test_what_cannot_fail_and_is_never_zero_is_known() -> None:
     assert find_range(program("div(100, fare)"), FACTS).may_error
     assert not find_range(program("eta_s / limit"), FACTS).may_be_nan
     assert find_range(program("x / y"), FACTS).may_be_nan
+    assert find_range(program("x == 3.0 ? 1.0 : x"), FACTS).may_be_nan
+    assert find_range(program("x != 3.0 ? x : 1.0"), FACTS).may_be_nan
+    assert not find_range(program("x != 3.0 ? 1.0 : x"), FACTS).may_be_nan
     assert find_range(program("late_s"), FACTS).may_be_null
     assert not find_range(program("late_s == null ? 0.0 : late_s"), FACTS).may_be_null
 
