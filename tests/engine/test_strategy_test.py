@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import pytest
 
+from engine.case_file import read_cases
 from engine.server import SHIPPED_STRATEGIES
 from engine.strategy_test import CaseResult, Suite, load_suite, run_case
 from features.expr import Mistakes
@@ -305,3 +308,45 @@ def test_documented_example_passes(tmp_path: Path) -> None:
     assert suite is not None and len(suite.cases) == 2
     for case in suite.cases:
         assert [failure.mistake.message for failure in run_case(suite, case).failures] == []
+
+
+JUNK = (
+    "null", "[]", "{}", "{a: 1}", "[1, d-1]", "-1", "1e999", ".nan", "true", "'x'", "late", "missing", "d-9", "", "~",
+    "9223372036854775808", "2024-01-01T00:00:00Z", "away", "stale",
+)  # fmt: skip
+
+
+def broken_files(tmp_path: Path, seeds: range) -> tuple[int, int]:
+    """Test files with a few words replaced: (how many still run, how many are refused with places)."""
+    suite = load_suite(SHIPPED_STRATEGIES / "express_dispatch.yaml", shipped_registry())
+    assert suite is not None
+    text = (SHIPPED_STRATEGIES / "tests" / "express_dispatch.yaml").read_text()
+    words = re.findall(r"[\w.+-]+|[^\w\s]|\s+", text)
+    path = tmp_path / "broken.yaml"
+    ran = refused = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        changed = list(words)
+        for at in rng.sample([at for at, word in enumerate(words) if not word.isspace()], rng.randrange(1, 4)):
+            changed[at] = rng.choice(JUNK) if rng.random() < 0.7 else rng.choice(words)
+        path.write_text("".join(changed))
+        print("seed", seed)
+        try:
+            for case in read_cases(path, suite.compiled):
+                run_case(suite, case)
+            ran += 1
+        except Mistakes as error:
+            assert error.items and all(item.line >= 1 and item.col >= 1 for item in error.items)
+            refused += 1
+    return ran, refused
+
+
+def test_broken_test_files_run_or_are_refused_with_places(tmp_path: Path) -> None:
+    ran, refused = broken_files(tmp_path, range(60))
+    assert ran > 5 and refused > 20
+
+
+@pytest.mark.slow
+def test_many_broken_test_files_run_or_are_refused_with_places(tmp_path: Path) -> None:
+    ran, refused = broken_files(tmp_path, range(60, 3000))
+    assert ran > 300 and refused > 1000
