@@ -358,10 +358,10 @@ def _facts_of(table: Table) -> dict[str, Facts]:
     return out
 
 
-def _bounds(low: float, high: float) -> Facts:
+def _bounds(low: float, high: float, unit: str = "") -> Facts:
     """Bounds as facts, where a double holds them exactly; infinity is none."""
     kept = [float(end) if abs(end) <= 2**53 else None for end in (low, high)]
-    return Facts(low=kept[0], high=kept[1])
+    return Facts(unit=unit, low=kept[0], high=kept[1])
 
 
 def _expect_bool(found: Type) -> str | None:

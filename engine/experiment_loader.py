@@ -12,17 +12,12 @@ from typing import Any, Final
 from engine.experiment import HOLDOUT, NOT_EXPOSED, lay_out
 from engine.fields import Fields
 from engine.params import param_value
-from engine.strategy import ENVELOPE, EXPERIMENT_KINDS, OFFSETS, Arm, Experiment, Layer, Param
+from engine.strategy import ENVELOPE, Arm, Experiment, Layer, Param
 from features.expr import Type
 from features.window import parse_duration_ms
-from features.yaml_source import MapNode, Node, ScalarNode, name_hint
+from features.yaml_source import Node, ScalarNode, name_hint
 
-EXPERIMENT_KEYS: Final = (
-    "layer", "kind", "unit", "region", "window", "offset", "where", "exposure", "salt", "arms",
-)  # fmt: skip
-ONLY_FOR: Final = {"unit": "hash", "region": "switchback", "window": "switchback", "offset": "switchback"}
-LAYER_KEYS: Final = ("holdout", "salt")
-ARM_KEYS: Final = ("share", "set")
+NEEDS: Final = {"hash": ("unit",), "switchback": ("region", "window")}
 NO_ARMS: Final = (HOLDOUT, NOT_EXPOSED)  # what a Decision says in place of an arm
 
 
@@ -33,11 +28,10 @@ def read_layers(fields: Fields, node: Node | None, strategy: str, params: Mappin
         for param in params.values()
         if param.layer
     }
-    for key, value in fields.entries(node, "layers"):
-        what = f"layers.{key.text}"
-        parts = fields.map_of(value, LAYER_KEYS, what=what)
-        holdout = fields.number(parts.get("holdout"), f"{what}.holdout", kind=float, low=0.0, high=1.0, default=0.0)
-        salt = fields.text(parts.get("salt"), f"{what}.salt", default=_layer_salt(strategy, key.text))
+    for key, value in fields.entries(node):
+        parts = fields.map_of(value)
+        holdout = fields.number(parts.get("holdout"), 0.0)
+        salt = fields.text(parts.get("salt"), _layer_salt(strategy, key.text))
         if key.text not in known:
             if not any(what.startswith("params.") for what in fields.broken):
                 fields.note(key, "layer", f"no parameter belongs to layer '{key.text}'", name_hint(key.text, known))
@@ -52,7 +46,7 @@ def read_experiments(
     """The section `experiments`, in the order of the file; each splits one layer and sets only parameters of it."""
     reader = _Reader(fields, strategy, params, request)
     out: list[Experiment] = []
-    for key, value in fields.entries(node, "experiments"):
+    for key, value in fields.entries(node):
         experiment = reader.experiment(key, value)
         if experiment is None:
             continue
@@ -80,59 +74,37 @@ class _Reader:
     def experiment(self, key: ScalarNode, node: Node) -> Experiment | None:
         what = f"experiments.{key.text}"
         fields = self.fields
-        parts = fields.map_of(node, EXPERIMENT_KEYS, required=("layer", "arms"), what=what)
-        kind = fields.choice(parts.get("kind"), f"{what}.kind", EXPERIMENT_KINDS) if "kind" in parts else "hash"
-        if kind is None or not {"layer", "arms"} <= set(parts):
+        parts = fields.map_of(node)
+        kind = fields.text(parts.get("kind"), "hash")
+        known_kind = all(fields.fits(value) for name, value in fields.entries(node) if name.text == "kind")
+        if not known_kind or not {"layer", "arms"} <= set(parts):
             return None
-        self.keys_of_kind(node, parts, kind, what)
-        layer = fields.text(parts["layer"], f"{what}.layer", default="?")
+        layer = fields.text(parts["layer"])
         if layer not in self.layers:
             fields.note(
                 parts["layer"], "layer", f"no parameter belongs to layer '{layer}'", name_hint(layer, self.layers)
             )
         arms = self.arms(parts["arms"], what, layer)
-        window_ms = self.window_ms(parts["window"], f"{what}.window") if "window" in parts else 0
-        if arms is None or window_ms is None or {"switchback": "window", "hash": "unit"}[kind] not in parts:
+        if any(name not in parts for name in NEEDS[kind]):
             return None
-        offset = fields.choice(parts.get("offset"), f"{what}.offset", OFFSETS) if "offset" in parts else "none"
         return Experiment(
             name=key.text,
             layer=layer,
-            unit=self.unit(parts.get("unit"), f"{what}.unit"),
-            region=self.unit(parts.get("region"), f"{what}.region"),
-            salt=fields.text(parts.get("salt"), f"{what}.salt", default=f"{self.strategy}:{key.text}"),
+            unit=self.unit(parts.get("unit")),
+            region=self.unit(parts.get("region")),
+            salt=fields.text(parts.get("salt"), f"{self.strategy}:{key.text}"),
             arms=arms,
             kind=kind,
-            exposure=fields.number(
-                parts.get("exposure"), f"{what}.exposure", kind=float, low=0.0, high=1.0, default=1.0
-            ),
-            where=fields.expression(parts.get("where"), f"{what}.where"),
-            window_ms=window_ms,
-            offset=offset or "none",
+            exposure=fields.number(parts.get("exposure"), 1.0),
+            where=fields.expression(parts.get("where")),
+            window_ms=parse_duration_ms(fields.text(parts.get("window"), "0ms")),
+            offset=fields.text(parts.get("offset"), "none"),
             source=key.source(),
         )
 
-    def keys_of_kind(self, node: Node, parts: Mapping[str, Node], kind: str, what: str) -> None:
-        """A hash needs a unit, a switchback a region and a window; neither has what belongs to the other."""
-        hints = {
-            "unit": "name what is split, as unit: order_id",
-            "region": "name what switches together, as region: pickup_zone",
-            "window": "say how long an arm lasts, as window: 30m",
-        }
-        for name, wanted in ONLY_FOR.items():
-            if name in parts and kind != wanted:
-                self.fields.note(
-                    parts[name],
-                    "experiment",
-                    f"{what}.{name} belongs to kind {wanted}, not {kind}",
-                    f"write kind: {wanted}, or remove it",
-                )
-            elif name not in parts and kind == wanted and name in hints:
-                self.fields.note(node, "missing", f"{what}: '{name}' is missing", hints[name])
-
-    def unit(self, node: Node | None, what: str) -> str:
+    def unit(self, node: Node | None) -> str:
         """A field whose value every request has, so that there is always something to hash."""
-        name = self.fields.text(node, what, default="")
+        name = self.fields.text(node)
         if name and name not in self.units:
             self.fields.note(
                 node,
@@ -142,23 +114,11 @@ class _Reader:
             )
         return name
 
-    def window_ms(self, node: Node, what: str) -> int | None:
-        try:
-            found = parse_duration_ms(node.text) if isinstance(node, ScalarNode) else 0
-        except ValueError:
-            found = 0
-        if found <= 0:
-            self.fields.note(node, "type", f"{what} must be a duration above zero", "write 30m, 90s or 2h")
-            return None
-        return found
-
-    def arms(self, node: Node, what: str, layer: str) -> tuple[Arm, ...] | None:
+    def arms(self, node: Node, what: str, layer: str) -> tuple[Arm, ...]:
         fields = self.fields
-        noted = len(fields.mistakes)
-        arms = [self.arm(name, arm, what, layer) for name, arm in fields.entries(node, f"{what}.arms")]
-        if not isinstance(node, MapNode):
-            return None  # noted as that already
-        if any(".share" in found.message for found in fields.mistakes[noted:]):
+        given = fields.entries(node)
+        arms = [self.arm(name, arm, what, layer) for name, arm in given]
+        if any(not fields.fits(fields_of.get("share")) for fields_of in (fields.map_of(arm) for _, arm in given)):
             return tuple(arms)  # a sum would say it again
         try:
             lay_out([arm.share for arm in arms])
@@ -173,16 +133,19 @@ class _Reader:
             fields.note(
                 key, "name", f"'{key.text}' is what a Decision says of a request without an arm", "choose another name"
             )
-        parts = fields.map_of(node, ARM_KEYS, required=("share",), what=what)
-        share = fields.number(parts.get("share"), f"{what}.share", kind=float, low=0.0, high=1.0, default=0.0)
-        return Arm(name=key.text, share=share, set=self.settings(parts.get("set"), what, layer))
+        parts = fields.map_of(node)
+        return Arm(
+            name=key.text,
+            share=fields.number(parts.get("share"), 0.0),
+            set=self.settings(parts.get("set"), what, layer),
+        )
 
     def settings(self, node: Node | None, what: str, layer: str) -> dict[str, Any]:
         """`{parameter: value}`; an arm may set what belongs to its experiment's layer, and nothing else."""
         fields = self.fields
         values: dict[str, Any] = {}
         known = {f"params.{name}": param for name, param in self.params.items()}
-        for name, value in fields.entries(node, f"{what}.set"):
+        for name, value in fields.entries(node):
             param = known.get(name.text)
             if param is None:
                 if name.text not in fields.broken:

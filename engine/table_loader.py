@@ -8,20 +8,22 @@ makes the `Table`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from engine.fields import Fields
-from engine.strategy import COLLECTS, HITS, Table
+from engine.sections import TABLE_PATH
+from engine.shapes import IDENTIFIER, NAME_HINT
+from engine.strategy import Table
 from engine.table_csv import CELL_KINDS, MAX_COLUMNS, ORDERED, RawTable, literal, read_csv, read_rows
-from features.expr import Mistake, SourceText, Type, parse_type
+from features.expr import Mistake, SourceText, Type
 from features.expr.types import INT
-from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, SeqNode, mistake
+from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, mistake, name_hint
 
 OUT: Final = "out."
-_KEYS: Final = ("hit", "collect", "on_gap", "columns", "rows")
 _PYTHON: Final[dict[str, type]] = {"int": int, "double": float, "bool": bool, "string": str}
 TIMES: Final = ("timestamp", "duration")
 _SUMMED: Final = ("int", "double", "duration")
@@ -109,7 +111,7 @@ def read_tables(fields: Fields, node: Node | None, folder: Path) -> dict[str, Ta
     """The section `tables`; CSV paths are relative to `folder`, the strategy file's. A table that cannot be read leaves
     its name in `fields.broken`."""
     out: dict[str, TableDraft] = {}
-    for key, value in fields.entries(node, "tables"):
+    for key, value in fields.entries(node):
         if not fields.declare(key, "tables"):
             fields.broken.add(key.text)
             continue
@@ -124,23 +126,20 @@ def read_tables(fields: Fields, node: Node | None, folder: Path) -> dict[str, Ta
 def _table(fields: Fields, key: ScalarNode, node: Node, folder: Path) -> TableDraft | None:
     what = f"tables.{key.text}"
     before = len(fields.mistakes)
-    parts = fields.map_of(node, _KEYS, required=("columns", "rows"), what=what)
-    hit = fields.choice(parts.get("hit"), f"{what}.hit", HITS) or "first"
-    collect = fields.choice(parts.get("collect"), f"{what}.collect", COLLECTS) or "sum"
-    if hit == "collect" and "collect" not in parts:
-        fields.note(node, "missing", f"{what}: hit: collect needs collect", f"add collect: {', '.join(COLLECTS)}")
-    elif hit != "collect" and "collect" in parts:
-        fields.note(parts["collect"], "table", f"{what}.collect does not belong to hit: {hit}", "remove it")
-    inputs, outputs, output_nodes = _columns(fields, parts.get("columns"), f"{what}.columns")
+    parts = fields.map_of(node)
+    hit = fields.text(parts.get("hit"), "first")
+    if not {"columns", "rows"} <= set(parts) or (hit == "collect") != ("collect" in parts):
+        return None
+    inputs, outputs, output_nodes = _columns(fields, parts["columns"], f"{what}.columns")
     on_gap, gaps = _on_gap(fields, parts.get("on_gap"), f"{what}.on_gap", outputs)
-    raw = _csv(fields, parts.get("rows"), f"{what}.rows", folder)
-    if raw is None or len(fields.mistakes) > before:
+    raw = _csv(fields, parts["rows"], f"{what}.rows", folder)
+    if raw is None or len(fields.mistakes) > before or any(not fields.fits(part) for _, part in fields.entries(node)):
         return None
     return TableDraft(
         name=key.text,
         key=key,
         hit=hit,
-        collect=collect,
+        collect=fields.text(parts.get("collect"), "sum"),
         collect_node=parts.get("collect", key),
         on_gap=on_gap,
         gaps=gaps,
@@ -152,30 +151,24 @@ def _table(fields: Fields, key: ScalarNode, node: Node, folder: Path) -> TableDr
 
 
 def _columns(
-    fields: Fields, node: Node | None, what: str
+    fields: Fields, node: Node, what: str
 ) -> tuple[dict[str, SourceText], dict[str, Type | None], dict[str, Node]]:
     """Inputs with their places; outputs with their declared types, None where the values are to tell."""
     inputs: dict[str, SourceText] = {}
     outputs: dict[str, Type | None] = {}
     nodes: dict[str, Node] = {}
-    if node is None:
-        return inputs, outputs, nodes
-    if not isinstance(node, SeqNode):
-        fields.note(node, "shape", f"{what} must be a list", "as [pickup_zone, tier, out.bonus]")
-        return inputs, outputs, nodes
-    for item in node:
+    for item in fields.items(node):
         name, kind = _column(fields, item, what)
-        if name is None:
-            continue
-        if name.removeprefix(OUT) in outputs if name.startswith(OUT) else name in inputs:
+        output = name.removeprefix(OUT)
+        if output in outputs if name.startswith(OUT) else name in inputs:
             fields.note(item, "duplicate", f"{what}: '{name}' is there twice", "remove one of them")
-        elif name.startswith(OUT):
-            if not name.removeprefix(OUT).isidentifier():
-                fields.note(item, "name", f"{what}: '{name}' is not a name", "use letters, digits and _")
-            outputs[name.removeprefix(OUT)], nodes[name.removeprefix(OUT)] = kind, item
-        else:
+        elif not name.startswith(OUT):
             assert isinstance(item, ScalarNode)
             inputs[name] = item.source()
+        elif not re.fullmatch(IDENTIFIER, output):
+            fields.note(item, "name", f"{what}: '{name}' is not a name", NAME_HINT)
+        else:
+            outputs[output], nodes[output] = kind, item
     if not inputs or not outputs:
         fields.note(node, "table", f"{what} needs an input and an output", "as [pickup_zone, tier, out.bonus]")
     if len(inputs) + len(outputs) > MAX_COLUMNS:
@@ -183,58 +176,42 @@ def _columns(
     return inputs, outputs, nodes
 
 
-def _column(fields: Fields, item: Node, what: str) -> tuple[str | None, Type | None]:
+def _column(fields: Fields, item: Node, what: str) -> tuple[str, Type | None]:
     """`name`, or `{out.name: type}`."""
-    if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value:
-        return item.value, None
-    if isinstance(item, MapNode) and len(item) == 1:
-        key, value = item.items()[0]
-        if key.text.startswith(OUT) and isinstance(value, ScalarNode):
-            try:
-                kind = parse_type(value.text)
-            except ValueError as error:
-                fields.note(value, "type", str(error).partition(";")[0], str(error).partition("; ")[2])
-                return None, None
-            if kind.kind in CELL_KINDS:
-                return key.text, kind
-            fields.note(value, "type", f"{what}: a cell cannot hold a {kind}", f"use {', '.join(CELL_KINDS)}")
-            return None, None
-    fields.note(item, "shape", f"{what}: a column is a name, out.name or {{out.name: type}}")
-    return None, None
+    if isinstance(item, ScalarNode):
+        return item.text, None
+    if not isinstance(item, MapNode) or len(item) != 1:
+        fields.note(item, "shape", f"{what}: a column is a name, out.name or {{out.name: type}}")
+        return "out.", None
+    key, value = item.items()[0]
+    kind = fields.type_of(value)
+    if kind is not None and kind.kind not in CELL_KINDS:
+        fields.note(value, "type", f"{what}: a cell cannot hold a {kind}", f"use {', '.join(CELL_KINDS)}")
+    return key.text, kind
 
 
 def _on_gap(
     fields: Fields, node: Node | None, what: str, outputs: Mapping[str, Type | None]
 ) -> tuple[str, dict[str, ScalarNode]]:
     """`error`, `null`, or a value for every output."""
-    if node is None:
-        return "error", {}
-    if isinstance(node, ScalarNode):
-        if node.text not in ("error", "null"):
-            fields.note(node, "value", f"{what} must be error, null or a value for every output, as {{bonus: 0.0}}")
-        return (node.text if node.text == "null" else "error"), {}
-    parts = fields.map_of(node, tuple(outputs), required=tuple(outputs), what=what)
+    if not isinstance(node, MapNode):
+        return ("null" if isinstance(node, ScalarNode) and node.text == "null" else "error"), {}
     gaps: dict[str, ScalarNode] = {}
-    for name, value in parts.items():
-        if isinstance(value, ScalarNode):
-            gaps[name] = value
-        else:
-            fields.note(value, "shape", f"{what}.{name} must be a value")
+    for key, value in fields.entries(node):
+        if key.text not in outputs:
+            fields.note(key, "unknown-column", f"{what}: no output '{key.text}'", name_hint(key.text, outputs))
+        elif isinstance(value, ScalarNode):
+            gaps[key.text] = value
+    if missing := [name for name in outputs if name not in gaps]:
+        fields.note(node, "missing", f"{what}: '{missing[0]}' is missing", "give every output a value")
     return "default", gaps
 
 
-def _csv(fields: Fields, node: Node | None, what: str, folder: Path) -> RawTable | None:
+def _csv(fields: Fields, node: Node, what: str, folder: Path) -> RawTable | None:
     """The fields of the file at a path below the strategy file's folder."""
-    if node is None:
-        return None
-    text = fields.text(node, what, default="")
-    if not text:
-        return None
+    text = fields.text(node)
     if not is_table_path(text):
-        fields.note(
-            node, "path", f"{what} must be a .csv file in or below the strategy's folder", "as tables/bonus.csv"
-        )
-        return None
+        return None  # its structure is noted
     path = PurePosixPath(text)
     name = (PurePosixPath(node.file).parent / path).as_posix()
     try:
@@ -256,5 +233,4 @@ def _csv(fields: Fields, node: Node | None, what: str, folder: Path) -> RawTable
 
 def is_table_path(text: str) -> bool:
     """Whether a text names a CSV file in or below the strategy file's folder."""
-    path = PurePosixPath(text)
-    return path.suffix == ".csv" and not path.is_absolute() and ".." not in path.parts and text.isprintable()
+    return re.fullmatch(TABLE_PATH, text) is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands import strategies_applied, strategies_switches, strategies_test
+from infra.commands import strategies_applied, strategies_schema, strategies_switches, strategies_test
 from infra.commands.engine import Strategies
 from infra.commands.output import (
     Json,
@@ -133,5 +133,6 @@ app.command()(strategies_applied.retire)
 app.command("list")(strategies_applied.list_)
 app.command()(strategies_applied.show)
 app.command()(strategies_applied.diff)
+app.command()(strategies_schema.schema)
 app.command("test")(strategies_test.test)
 app.command()(strategies_test.coverage)
