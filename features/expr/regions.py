@@ -7,8 +7,8 @@
 The values of each name are cut into cells that no condition tells apart (`cells.py`); the product of the cells is searched
 depth first, conditions that share no name apart from each other, and a branch is left when what is known already
 excludes what is wanted. The interpreter judges every example, so an example is always right. "There is none" is a proof
-only where cells were refuted as a whole: conditions on one name, comparisons of two names, and what interval
-arithmetic (`ranges.py`) excludes.
+only where cells were refuted as a whole: conditions on one name, comparisons of two names, what interval arithmetic
+(`ranges.py`) excludes, and what is excluded whatever a computed term is (`terms.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from features.expr.keys import key_of, nice, value_of
 from features.expr.outcomes import ANY, atoms_of, outcome_of, possible, split, wanted_set
 from features.expr.pieces import as_program, pieces
 from features.expr.program import Program, Step
+from features.expr.terms import with_terms
 from features.expr.types import Type
 
 MAX_TRIES: Final = 20_000  # cells tried in one search, about a second; beyond, the search is not exact
@@ -56,6 +57,16 @@ def find_example(
     Wanted is True, False, or None (null or a row error). `types` says which names may be null, `facts` their bounds. A name
     without bounds may be infinite and, a double, NaN; such values are tried last. Names are never row errors themselves.
     """
+    found = _search(wanted, types, facts, max_tries)
+    if not found.exact and all(want is not None for _, want in wanted):
+        over_terms = _search(*with_terms(wanted, types, facts), max_tries)
+        return Search(None, over_terms.exact and over_terms.example is None)
+    return found
+
+
+def _search(
+    wanted: Sequence[tuple[Program, bool | None]], types: Mapping[str, Type], facts: Mapping[str, Facts], max_tries: int
+) -> Search:
     conditions = [part for program, want in wanted for part in split(program.root, want)]
     budget = _Budget(max_tries)
     example: dict[str, Any] = {}

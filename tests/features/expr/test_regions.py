@@ -86,6 +86,10 @@ def search(wanted: dict[str, bool | None], types: dict[str, Type], facts: dict[s
             {"v": Facts(low=0), "f": Facts(low=0), "m": Facts(low=0, high=1)},
         ),
         (names(x="double"), {"math.exp(x) < 0.0": True}, {}),
+        (names(a="int"), {"a % 10 < 5": True, "a % 10 >= 5": True}, {}),
+        (names(s="string", n="int"), {"hash01(s, string(n)) < 0.3": True, "hash01(s, string(n)) >= 0.4": True}, {}),
+        (names(s="string"), {"s.contains('a') && size(s) > 3": True, "s.contains('a')": False}, {}),
+        (names(e="double", p="double", q="double"), {"e * p > q": True, "q > e * p": True}, {}),
         (names(s="string", t="string"), {"hash01(s, t) > 1.0": True}, {}),
         (
             names(x="double", y="double"),
