@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -68,24 +69,7 @@ class Request:
 
 def body_decoder(strategy: Strategy) -> msgspec.json.Decoder[Any]:
     """A decoder that accepts exactly what the strategy declares. Names are renamed, so a field may be called `class`."""
-    request = _struct("Fields", strategy.request, column=False)
-    candidates = _struct("Candidates", strategy.candidate_fields, column=True)
-    body = msgspec.defstruct(
-        "Body",
-        [
-            ("order_id", Id),
-            ("as_of_ms", TimeMs),
-            ("city", Id),
-            ("product", Id),
-            ("request", request),
-            ("candidates", candidates),
-            ("decision_id", Id | None, None),
-            ("round_id", TimeMs | None, None),
-        ],
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
-    return msgspec.json.Decoder(body)
+    return msgspec.json.Decoder(_body(strategy, with_candidates=True))
 
 
 def parse(compiled: CompiledStrategy, raw: bytes) -> Request:
@@ -93,16 +77,38 @@ def parse(compiled: CompiledStrategy, raw: bytes) -> Request:
 
     Raises: RequestError, 400 for a body that does not fit the strategy, 413 for too many candidates.
     """
-    strategy = compiled.strategy
+    body = _decoded(compiled.decoder, raw, compiled.strategy)
+    candidates = {
+        name: getattr(body.candidates, f"f{at}") for at, name in enumerate(compiled.strategy.candidate_fields)
+    }
+    return build(compiled, body, _fields_of(body, compiled.strategy), candidates)
+
+
+def decode_envelope(compiled: CompiledStrategy, raw: bytes) -> tuple[Envelope, dict[str, Any]]:
+    """A body without candidates, which come another way (engine/request_arrow.py): the envelope and the request's fields.
+
+    Raises: RequestError.
+    """
+    body = _decoded(_envelope_decoder(compiled), raw, compiled.strategy)
+    return body, _fields_of(body, compiled.strategy)
+
+
+@lru_cache(maxsize=64)  # of the strategies that are live, and a few that just were
+def _envelope_decoder(compiled: CompiledStrategy) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_body(compiled.strategy, with_candidates=False))
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, strategy: Strategy) -> Any:
     try:
-        body = compiled.decoder.decode(raw)
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise _located(str(error), strategy) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(400, "malformed", f"not JSON: {error}") from None
-    fields = {name: getattr(body.request, f"f{at}") for at, name in enumerate(strategy.request)}
-    candidates = {name: getattr(body.candidates, f"f{at}") for at, name in enumerate(strategy.candidate_fields)}
-    return build(compiled, body, fields, candidates)
+
+
+def _fields_of(body: Any, strategy: Strategy) -> dict[str, Any]:
+    return {name: getattr(body.request, f"f{at}") for at, name in enumerate(strategy.request)}
 
 
 class Envelope(Protocol):
@@ -170,6 +176,21 @@ def default_decision_id(order_id: str, round_id: int | None, strategy: str) -> s
     """The id of a decision that was given none: the same order, round and strategy is the same decision."""
     text = msgspec.json.encode([order_id, round_id, strategy])
     return f"dec-{hashlib.blake2b(text, digest_size=12).hexdigest()}"
+
+
+def _body(strategy: Strategy, *, with_candidates: bool) -> type[msgspec.Struct]:
+    members: list[Any] = [
+        ("order_id", Id),
+        ("as_of_ms", TimeMs),
+        ("city", Id),
+        ("product", Id),
+        ("request", _struct("Fields", strategy.request, column=False)),
+        ("decision_id", Id | None, None),
+        ("round_id", TimeMs | None, None),
+    ]
+    if with_candidates:
+        members.insert(5, ("candidates", _struct("Candidates", strategy.candidate_fields, column=True)))
+    return msgspec.defstruct("Body", members, kw_only=True, forbid_unknown_fields=True)
 
 
 def _struct(name: str, fields: Mapping[str, Type], *, column: bool) -> type[msgspec.Struct]:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engine.decide import Features, LiveStrategy, decide
-from engine.experiment import hash01
-from engine.propensity import draw, propensities
 from engine.redecide import redecide
 from engine.request import Request, parse
 from engine.server import SHIPPED_STRATEGIES
-from engine.strategy import Explore
 from features.records import Decision, decode, encode
 from features.rows import Status, from_served
 from tests.engine.naive_decide import naive_decide
@@ -241,35 +235,6 @@ rank: {by: score, ties: seat, keep: 2}
     assert decision.quality == "full"
 
 
-SCORES = st.lists(st.floats(-50, 50), min_size=1, max_size=60).map(lambda values: sorted(values, reverse=True))
-EXPLORES = st.one_of(
-    st.just(Explore(kind="none")),
-    st.floats(0, 1).map(lambda value: Explore(kind="epsilon", epsilon=value)),
-    st.floats(1e-3, 100).map(lambda value: Explore(kind="softmax", temperature=value)),
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(scores=SCORES, explore=EXPLORES)
-def test_propensities_are_a_distribution_in_ranking_order(scores: list[float], explore: Explore) -> None:
-    chances = propensities(explore, scores)
-    assert math.fsum(chances) == pytest.approx(1.0, abs=1e-12)
-    assert all(0.0 <= chance <= 1.0 + 1e-12 for chance in chances)
-    assert all(first >= second - 1e-15 for first, second in pairwise(chances))
-
-
-@settings(max_examples=300, deadline=None)
-@given(scores=SCORES, explore=EXPLORES, u=st.floats(0, 1, exclude_max=True))
-def test_draw_never_takes_what_has_no_chance(scores: list[float], explore: Explore, u: float) -> None:
-    chances = propensities(explore, scores)
-    place = draw(chances, u)
-    assert place is not None and chances[place] > 0.0
-
-
-def test_draw_of_nothing_is_nothing() -> None:
-    assert draw([], 0.5) is None
-
-
 def test_only_kept_survivors_have_a_chance(sink: LiveStrategy) -> None:
     for seed in range(30):
         request = request_of(sink, random_body(random.Random(seed), sink.compiled, 123))
@@ -279,19 +244,3 @@ def test_only_kept_survivors_have_a_chance(sink: LiveStrategy) -> None:
         assert all(decision.survivors[row] for row in with_chance)
         assert math.fsum(decision.propensities) == pytest.approx(1.0, abs=1e-12)
         assert all(decision.reasons[row] is None for row in range(123) if decision.survivors[row])
-
-
-@pytest.mark.parametrize("kind", ["softmax", "epsilon"])
-def test_draws_match_the_logged_propensities(kind: str) -> None:
-    seed, num_draws = 20_260_101, 60_000
-    print("seed", seed)
-    explore = Explore(kind=kind, epsilon=0.3, temperature=0.5, salt="frequency")
-    chances = propensities(explore, [1.0, 0.8, 0.5, 0.0, -3.0])
-    counts = [0] * len(chances)
-    for number in range(num_draws):
-        place = draw(chances, hash01(explore.salt, f"decision-{seed}-{number}"))
-        assert place is not None
-        counts[place] += 1
-    for count, chance in zip(counts, chances, strict=True):
-        bound = 5 * math.sqrt(num_draws * chance * (1 - chance))
-        assert abs(count - num_draws * chance) <= bound, (counts, chances)

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from engine.decide import decide
 from engine.request import RequestError, default_decision_id, parse
 from engine.strategy import CompiledStrategy
 from engine.wire_values import to_column
 from features.expr import parse_type
-from tests.engine.support import KITCHEN_SINK, catalogue_registry, compile_text, random_body
+from tests.engine.support import KITCHEN_SINK, RandomFeatures, catalogue_registry, compile_text, make_live, random_body
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,75 @@ def test_field_may_have_a_python_keyword_as_its_name(tmp_path: Path) -> None:
     sent = {"order_id": "o", "as_of_ms": 1, "city": "c", "product": "p", "request": {"class": 1}}
     request = parse(compiled, msgspec.json.encode(sent | {"candidates": {"from": ["a"], "def": [2.0]}}))
     assert request.values["class"] == 1 and request.candidates == {"def": [2.0], "from": ["a"]}
+
+
+TYPED = """
+strategy: typed
+version: 1
+request: {hour: {type: int, min: 0, max: 23}, opened: timestamp, waited: 'duration?', tags: list(string)}
+candidates:
+  key: id
+  fields: {eta_s: {type: 'double?', unit: s, min: 0, max: 7200}, seats: {type: int, min: 1}, seen: 'timestamp?', kinds: list(int)}
+score: 1.0
+outputs: {age: as_of - opened, seen: seen, kinds: kinds}
+"""
+
+
+def typed_body(**candidates: Any) -> dict[str, Any]:
+    return {
+        "order_id": "o", "as_of_ms": 1_725_000_000_123, "city": "c", "product": "p",
+        "request": {"hour": 3, "opened": 1_724_999_990_000, "waited": None, "tags": ["a", "b"]},
+        "candidates": {
+            "id": ["x", "y"], "eta_s": [10.0, None], "seats": [1, 4], "seen": [5, None], "kinds": [[1, 2], [3, 4]], **candidates,
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> CompiledStrategy:
+    return compile_text(TYPED, tmp_path_factory.mktemp("typed"), catalogue_registry())
+
+
+def test_times_are_sent_in_milliseconds_and_seen_in_microseconds(typed: CompiledStrategy) -> None:
+    request = parse(typed, msgspec.json.encode(typed_body()))
+    assert request.columns["as_of"].tolist() == [1_725_000_000_123_000]
+    assert request.columns["opened"].tolist() == [1_724_999_990_000_000]
+    assert request.columns["waited"].tolist() == [None]
+    assert request.columns["seen"].tolist() == [5_000, None]
+    assert request.values["opened"] == 1_724_999_990_000_000
+    assert request.fields["opened"] == 1_724_999_990_000 and request.candidates["seen"] == [5, None]
+    assert request.columns["kinds"].values.shape == (2,) and request.columns["tags"].values.tolist() == [["a", "b"]]
+
+
+def test_outputs_are_recorded_as_values_are_sent(typed: CompiledStrategy) -> None:
+    live = make_live(typed, catalogue_registry())
+    decision = decide(live, parse(typed, msgspec.json.encode(typed_body())), RandomFeatures(typed, 0))
+    assert decision.outputs == {"age": [10_123, 10_123], "seen": [5, None], "kinds": [[1, 2], [3, 4]]}
+
+
+def test_value_of_a_candidate_outside_its_bounds_is_null_where_it_may_be(typed: CompiledStrategy) -> None:
+    request = parse(typed, msgspec.json.encode(typed_body(eta_s=[7200.5, 7200.0])))
+    assert request.candidates["eta_s"] == request.others["eta_s"] == [None, 7200.0]
+    assert request.columns["eta_s"].tolist() == [None, 7200.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        ({"candidates": typed_body(seats=[3, 0])["candidates"]}, "$.candidates.seats[1]", "0 is outside"),
+        (
+            {"candidates": typed_body(kinds=[[1], [None]])["candidates"]},
+            "$.candidates.kinds[1][0]",
+            "Expected `int`",
+        ),
+        ({"request": {"hour": 24, "opened": 0, "tags": []}}, "$.request.hour", "24 is outside"),
+        ({"request": {"hour": 1, "opened": 2**60, "tags": []}}, "$.request.opened", "Expected `int` <="),
+        ({"request": {"hour": 1, "opened": 1.5, "tags": []}}, "$.request.opened", "Expected `int`"),
+    ],
+)
+def test_value_outside_its_bounds_or_type_is_refused_by_its_place(
+    typed: CompiledStrategy, changes: dict[str, Any], path: str, message: str
+) -> None:
+    error = refused(typed, typed_body() | changes)
+    assert (error.status, error.path) == (400, path)
+    assert message in error.message
