@@ -97,6 +97,8 @@ class App:
                 if method != "POST":
                     raise RequestError(405, "method", f"{method} is not POST", path=path)
                 body = await _body(scope, receive)
+                if self.shadows is not None:
+                    self.shadows.stand_aside()
                 status, answer = 200, self.decide(path[len(_DECIDE[0]) : -len(_DECIDE[1])], body, scope["headers"])
                 headers = _JSON
             else:
@@ -112,8 +114,10 @@ class App:
         length = (b"content-length", str(len(answer)).encode())
         await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await send({"type": "http.response.body", "body": answer})
-        while self._answered and self.shadows is not None:
-            self.shadows.offer(self._answered.popleft())
+        if self.shadows is not None:
+            while self._answered:
+                self.shadows.offer(self._answered.popleft())
+            self.shadows.go_on()
 
     def decide(self, name: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
         """One decision, logged; the bytes of its answer.

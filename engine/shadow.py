@@ -13,19 +13,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from engine.decide import decide
 from engine.decision_log import MessageSender
 from engine.inputs import Features, LiveStrategy
 from engine.metrics import Metrics
 from engine.request import Request, RequestError
+from engine.rules import After, Before, RuleRunner
 from engine.shadow_fit import request_for
 from engine.strategy import CompiledStrategy, Strategy
 from engine.switches import Switches
+from features.expr import Column
 from features.read_plan import ReadPlan
 from features.records import Decision, encode
 from features.rows import FeatureBatch, from_served
@@ -34,6 +37,7 @@ from features.topics import SHADOW_DECISIONS
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 256  # answered requests whose shadows have not been computed: a fraction of a second under load
+MAX_YIELD_S: Final = 0.05  # how long a shadow stands aside at one point: under full load it goes on slowly, not never
 _PAUSE_S: Final = 1.0  # before a connection that failed is tried again
 
 
@@ -77,6 +81,10 @@ class ShadowRunner:
         self.counts: dict[str, ShadowCount] = {}
         self.sent = self.lost = self.delivered = 0
         self._source, self._connect, self._metrics, self._clock = source, connect, metrics, clock
+        # Set while no request is being decided. Two threads that compute take turns of the interpreter, so a shadow that
+        # runs into a request would double its time: it stands aside before each of its parts.
+        self._quiet = threading.Event()
+        self._quiet.set()
         self._waiting: queue.Queue[Answered | None] = queue.Queue(max_waiting)
         self._sender: MessageSender | None = None
         self._connect_after = float("-inf")
@@ -92,6 +100,15 @@ class ShadowRunner:
         except queue.Full:
             for shadow in answered.shadows:
                 self._undecided(shadow.compiled, "full")
+
+    def stand_aside(self) -> None:
+        """A request is being decided."""
+        self._quiet.clear()
+
+    def go_on(self) -> None:
+        """Its answer has left."""
+        if not self._quiet.is_set():
+            self._quiet.set()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; what still waits is dropped, what was sent gets `timeout_s` to arrive."""
@@ -129,9 +146,12 @@ class ShadowRunner:
         if answered.switches.kills(compiled.name, city) is not None:
             self._undecided(compiled, "killed")
             return
+        self._yield()
         request = request_for(compiled, answered.request)
-        features = ServedAgain(shadow, answered, self._source)
-        decision = decide(shadow, request, features, killed=answered.switches.killed_bits(compiled, city))
+        features = ServedAgain(shadow, answered, self._source, self._yield)
+        patient = replace(shadow, rules=PatientRules(shadow.rules, self._yield))
+        decision = decide(patient, request, features, killed=answered.switches.killed_bits(compiled, city))
+        self._yield()
         decision = msgspec.structs.replace(decision, shadow_of=answered.live.compiled.name)
         count = self._count(compiled)
         agrees = first_choice(decision, compiled.strategy) == first_choice(
@@ -141,6 +161,9 @@ class ShadowRunner:
         count.agreed += agrees
         self._metrics.shadowed(compiled.name, answered.live.compiled.name, agrees, count.agreed / count.decided)
         self._send(decision)
+
+    def _yield(self) -> None:
+        self._quiet.wait(MAX_YIELD_S)
 
     def _send(self, decision: Decision) -> None:
         if self._connect is None:
@@ -176,18 +199,38 @@ class ShadowRunner:
         self._metrics.shadow_undecided.labels(compiled.name, reason).inc()
 
 
+class PatientRules:
+    """Rules that stand aside, before each of their two parts, for a request that is being decided."""
+
+    def __init__(self, inner: RuleRunner, stand_aside: Callable[[], None]) -> None:
+        self._inner, self._yield = inner, stand_aside
+
+    def before(self, columns: dict[str, Column], num_candidates: int, killed: int) -> Before:
+        self._yield()
+        return self._inner.before(columns, num_candidates, killed)
+
+    def after(self, columns: dict[str, Column], alive_K: np.ndarray, killed: int) -> After:
+        self._yield()
+        found = self._inner.after(columns, alive_K, killed)
+        self._yield()
+        return found
+
+
 class ServedAgain:
     """The features that were served to a Decision, for a shadow that reads the same views under the same keys.
 
     One that reads others reads all of its own from `source`. When the store was away, it is away here, too.
     """
 
-    def __init__(self, shadow: LiveStrategy, answered: Answered, source: Features) -> None:
-        self._shadow, self._answered, self._source = shadow, answered, source
+    def __init__(
+        self, shadow: LiveStrategy, answered: Answered, source: Features, stand_aside: Callable[[], None] = lambda: None
+    ) -> None:
+        self._shadow, self._answered, self._source, self._yield = shadow, answered, source, stand_aside
 
     def read(
         self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
+        self._yield()
         decision = self._answered.decision
         if decision.decided_by == "fallback":
             return None
