@@ -268,6 +268,27 @@ def test_every_mistake_of_a_file_comes_at_once_with_its_place(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("expect: {scores: {}}", "names nothing that must hold"),
+        ("expect: {chosen: [d-1]}", "chosen must be a single value"),
+        ("expect: {order: [[d-1]]}", "an item of 'order' must be a single value"),
+        ("expect: {dropped: {d-1: [too_far]}}", "dropped.d-1 must be a single value"),
+        ("expect: {params: {max_eta_s: {a: 1}}}", "params.max_eta_s must be a single value"),
+        ("features: {driver: {d-1: stale}}\n    expect: {chosen: d-1}", "features.driver.d-1 must be a mapping"),
+        (
+            "features: {driver: old}\n    expect: {chosen: d-1}",
+            "features.driver must be a mapping, 'missing' or 'stale'",
+        ),
+        ("features: gone\n    expect: {chosen: d-1}", "'features' must be a mapping of roles, or 'away'"),
+    ],
+)
+def test_what_would_be_left_out_in_silence_is_a_mistake(tmp_path: Path, case: str, told: str) -> None:
+    with pytest.raises(Mistakes, match=told):
+        suite_of(tmp_path, f"\n  - name: silent\n    candidates: {{d-1: {{}}}}\n    {case}\n")
+
+
 def test_hint_names_what_was_meant(tmp_path: Path) -> None:
     with pytest.raises(Mistakes) as caught:
         suite_of(tmp_path, "\n  - name: near\n    candidates: {d-1: {eta: 3}}\n    expect: {dropped: {d-1: too_fat}}\n")
