@@ -59,6 +59,8 @@ def nice(low: int, high: int, kind: str) -> int | float:
     if low <= 0 <= high:
         return 0.0
     if high < 0:
+        if high == -1:
+            return -0.0
         return -_short(value_of(-1 - high, kind), value_of(-1 - low, kind))
     return _short(value_of(low, kind), value_of(high, kind))
 
@@ -68,26 +70,17 @@ def spread(low: int, high: int, kind: str, count: int) -> list[int | float]:
     if high - low + 1 <= count:
         return [value_of(key, kind) for key in range(low, high + 1)]
     first = nice(low, high, kind)
-    found = {key_of(first)}
-    step: int | float = 1
-    while len(found) < count and step < 1e6:  # first whole steps away, which read well
-        for value in (first + step, first - step):
-            if low <= key_of(value) <= high and len(found) < count:
-                found.add(key_of(value))
-        step += 1 if kind != "double" or step < 100 else step
-        if kind != "double" and step > 2 * count:
-            break
-    for index in range(count + 1):
-        if len(found) == count:
-            break
-        found.add(low + (high - low) * index // count)
-    key = low
-    if kind == "double" and low < 0 <= high:
-        found.discard(-1)  # -0.0 is not another number than 0.0
-    while len(found) < count:
-        if not (kind == "double" and key == -1 and high >= 0):
-            found.add(key)
-        key += 1
+    a, b = value_of(low, kind), value_of(high, kind)
+    tries: list[int | float] = [first, *(first + step * sign for step in range(1, 2 * count) for sign in (1, -1))]
+    if kind == "double" and not math.isinf(b - a):
+        tries += [a + (b - a) * index / (count + 1) for index in range(1, count + 1)]
+    keys = [key_of(value) for value in tries]
+    keys += [low + (high - low) * index // count for index in range(count + 1)]
+    zeros = kind == "double" and low < 0 <= high  # -0.0 is not another number than 0.0
+    found = [key for key in dict.fromkeys(keys) if low <= key <= high and not (zeros and key == -1)][:count]
+    for key in range(low, low + 2 * count + 1):
+        if len(found) < count and key not in found and not (zeros and key == -1):
+            found.append(key)
     return [value_of(key, kind) for key in sorted(found)]
 
 
@@ -95,6 +88,10 @@ def _short(low: float, high: float) -> float:
     """The double with the fewest decimal digits in [low, high], both above zero; near `low`."""
     if low == high or math.isinf(low):
         return low
+    if low < 0.001:
+        for value in (1.0, 0.5, 0.1, 0.01, 0.001):
+            if low < value <= high:
+                return value
     for digits in range(-math.floor(math.log10(low)) if low < 1.0 else 0, 330):
         for value in (float(math.ceil(low)) if digits == 0 else _round_up(low, digits), low):
             if value != low and low <= value <= high and not math.isinf(value):

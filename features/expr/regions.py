@@ -93,21 +93,26 @@ def critical_values(
     """
     atoms = find_atoms(atom for program in programs for atom in atoms_of(program.root))
     domains = build_domains([atom for atom in atoms.values() if atom.names], types, facts, merge=False)
-    out: dict[str, list[Any]] = {}
-    for name, domain in domains.items():
-        plain: list[Any] = []
-        odd: list[Any] = []
-        for cell in domain.cells:
-            ends = (cell.low, cell.high) if isinstance(cell.low, int | float) and not cell.single else ()
-            for value in (cell.value, *ends):
-                wide = isinstance(value, int | float) and abs(value) >= 2**63 - 1 and not cell.single
-                if value is None or value != value:
-                    odd.append(value)
-                elif not wide:
-                    plain.append(value)
-        unique = [value for index, value in enumerate(plain) if value not in plain[:index]]
-        out[name] = [*(unique if any(isinstance(value, list) for value in unique) else sorted(unique)), *odd]
-    return out
+    return {name: _critical(domain.cells) for name, domain in domains.items()}
+
+
+def _critical(cells: Sequence[Cell]) -> list[Any]:
+    """The values of cells and both ends of wide ones. Beside a double that is a cell of its own the next double is left
+    out: it says nothing that the value of its cell does not."""
+    alone = {key_of(c.value) for c in cells if c.single and isinstance(c.value, float) and c.value == c.value}
+    plain: list[Any] = []
+    odd: list[Any] = []
+    for cell in cells:
+        values = [cell.value]
+        if isinstance(cell.low, int | float) and not cell.single:
+            for end, step in ((cell.low, -1), (cell.high, 1)):
+                endless = abs(end) >= 2**63 - 1
+                if not endless and (isinstance(end, int) or key_of(end) + step not in alone):
+                    values.append(end)
+        for value in values:
+            (odd if value is None or value != value else plain).append(value)
+    unique = [value for index, value in enumerate(plain) if value not in plain[:index]]
+    return [*(unique if any(isinstance(value, list) for value in unique) else sorted(unique)), *odd]
 
 
 class _Budget:
