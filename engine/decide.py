@@ -27,7 +27,7 @@ from engine.wire_values import is_time, to_list, to_wire
 from features.records import Decision
 from features.rows import to_served
 
-__all__ = ["SCORE_NOT_FINITE", "UNKNOWN", "Features", "LiveStrategy", "decide", "decide_from"]
+__all__ = ["SCORE_NOT_FINITE", "UNKNOWN", "Features", "LiveStrategy", "decide", "decide_from", "reason_codes"]
 
 
 def decide(
@@ -67,9 +67,10 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
 
     # Rank, explore, draw.
     survives_K = before.alive_K & after.known_K
-    scores = to_list(after.score_K, survives_K)
-    kept = _rank(strategy.rank, request, survives_K, after.score_K)
-    chances = propensities(strategy.explore, [scores[row] for row in kept])
+    rows_N = survives_K.nonzero()[0]
+    scores_N = after.score_K[rows_N]
+    kept, best_first = _rank(strategy.rank, request, rows_N, scores_N)
+    chances = propensities(strategy.explore, best_first)
     chosen = draw(chances, hash01(strategy.explore.salt, request.decision_id))
     propensity = [0.0] * request.num_candidates
     for row, chance in zip(kept, chances, strict=True):
@@ -92,10 +93,10 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
         candidates=request.others,
         features=served.records or {role: to_served(batch) for role, batch in served.batches.items()},
         model_outputs=said.outputs,
-        scores=scores,
+        scores=_spread(rows_N, scores_N, request.num_candidates),
         propensities=propensity,
         survivors=survives_K.tolist(),
-        reasons=_reasons(live.reasons, before, after, survives_K),
+        reasons=_reasons(live.reasons, before, after),
         fired=(before.fired_K | after.fired_K * before.alive_K).tolist(),
         unknown=(before.unknown_K | after.unknown_K * before.alive_K).tolist(),
         chosen=None if chosen is None else kept[chosen],
@@ -111,10 +112,9 @@ def decide_from(live: LiveStrategy, request: Request, inputs: Inputs, killed: in
     )
 
 
-def _rank(rank: Rank, request: Request, survives_K: np.ndarray, score_K: np.ndarray) -> list[int]:
-    """The rows that are kept, best first; equal scores by the ties field ascending, then by key."""
-    rows_N = survives_K.nonzero()[0]
-    falls_N = -score_K[rows_N]
+def _rank(rank: Rank, request: Request, rows_N: np.ndarray, scores_N: np.ndarray) -> tuple[list[int], list[float]]:
+    """The rows that are kept and their scores, best first; equal scores by the ties field ascending, then by key."""
+    falls_N = -scores_N
     order_N = falls_N.argsort()
     falls_N = falls_N[order_N]
     ranked: list[int] = rows_N[order_N].tolist()
@@ -127,11 +127,28 @@ def _rank(rank: Rank, request: Request, survives_K: np.ndarray, score_K: np.ndar
             if end - start > 1:
                 ranked[start:end] = sorted(ranked[start:end], key=lambda row: (ties[row], ids[row]))
             start = end
-    return ranked[: rank.keep]
+    return ranked[: rank.keep], (-falls_N[: rank.keep]).tolist()
 
 
-def _reasons(texts: Reasons, before: Before, after: After, survives_K: np.ndarray) -> list[str | None]:
+def _spread(rows_N: np.ndarray, values_N: np.ndarray, num_candidates: int) -> list[float | None]:
+    """Values of some rows as a list of all: None for the others."""
+    values = values_N.tolist()
+    if len(values) == num_candidates:
+        return values  # type: ignore[no-any-return]
+    out: list[float | None] = [None] * num_candidates
+    for row, value in zip(rows_N.tolist(), values, strict=True):
+        out[row] = value
+    return out
+
+
+def _reasons(texts: Reasons, before: Before, after: After) -> list[str | None]:
     """Why each candidate was dropped: a rule's id, `unknown:` and the id of a rule that could not tell, or its score."""
+    reasons: list[str | None] = texts.texts.take(reason_codes(texts, before, after)).tolist()
+    return reasons
+
+
+def reason_codes(texts: Reasons, before: Before, after: After) -> np.ndarray:
+    """The same as places in `texts.texts`. Shapes: returns (K,) int16."""
     dropped_by_K, alive_K = before.dropped_by_K, before.alive_K
     code_K = dropped_by_K + np.int16(1)
     if texts.may_fail:
@@ -141,8 +158,7 @@ def _reasons(texts: Reasons, before: Before, after: After, survives_K: np.ndarra
     if np.count_nonzero(failed_K):
         by_K = after.failed_by_K[failed_K]
         code_K[failed_K] = np.where(by_K == KEPT, 2 * texts.num_rules, by_K + texts.num_rules) + 1
-    reasons: list[str | None] = texts.texts[code_K].tolist()
-    return reasons
+    return code_K
 
 
 def _outputs(compiled: CompiledStrategy, after: After, survives_K: np.ndarray) -> dict[str, list[Any]]:

@@ -53,15 +53,16 @@ class RulePlan:
     listing: str  # the graph, for people and tests
 
 
-def plan_rules(compiled: CompiledStrategy, *, bits: bool = True) -> RulePlan:
+def plan_rules(compiled: CompiledStrategy, *, bits: bool = True, stacked: bool = False) -> RulePlan:
     """Lay the rules out. The same strategy gives the same text in every process.
 
     bits: without it nothing says which rule fired or was unknown: what the bits cost is measured against that.
+    stacked: for candidates of many requests in one batch, so that no column is of length 1.
     Raises: NotFusableError.
     """
     if any(rule.bit >= _MOST_BITS for rule in (*compiled.drops, *compiled.adjusts)):
         raise NotFusableError(f"more than {_MOST_BITS} rules")
-    graph = make_graph(compiled)
+    graph = make_graph(compiled, stacked=stacked)
     before, after = Loop(graph), Loop(graph)
     num_before = _write_drops(before, compiled.drops, bits)
     fused = [named for named in compiled.outputs if named.program.type.kind in LOOP_KINDS][:_MOST_IN_LOOP]
@@ -82,10 +83,11 @@ def plan_rules(compiled: CompiledStrategy, *, bits: bool = True) -> RulePlan:
     )
 
 
-def make_graph(compiled: CompiledStrategy) -> Graph:
-    """An empty graph that knows every name of the strategy."""
+def make_graph(compiled: CompiledStrategy, *, stacked: bool = False) -> Graph:
+    """An empty graph that knows every name of the strategy. `stacked`: nothing is shared by all candidates."""
     strategy = compiled.strategy
-    inputs = {name: Input(name, kind.kind, kind.nullable, False, True) for name, kind in compiled.names.items()}
+    shared = not stacked
+    inputs = {name: Input(name, kind.kind, kind.nullable, False, shared) for name, kind in compiled.names.items()}
     for name in strategy.candidate_fields:
         if name not in (*ENVELOPE, *strategy.request):
             inputs[name] = replace(inputs[name], shared=False)
@@ -93,9 +95,9 @@ def make_graph(compiled: CompiledStrategy) -> Graph:
         for spec in role.view.features:
             name = f"{role.name}.{spec.name}"
             # Null whatever its default: a NaN that arrives is one.
-            inputs[name] = replace(inputs[name], nullable=True, shared=not role.per_candidate)
+            inputs[name] = replace(inputs[name], nullable=True, shared=shared and not role.per_candidate)
     for param in strategy.params.values():
-        inputs[f"params.{param.name}"] = Input(f"params.{param.name}", param.type, False, False, True)
+        inputs[f"params.{param.name}"] = Input(f"params.{param.name}", param.type, False, False, shared)
     for use in strategy.models:
         inputs[use] = Input(use, "double", True)
     named, made = {}, {}
