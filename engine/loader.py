@@ -34,8 +34,9 @@ from engine.strategy import (
 from engine.table_loader import TableDraft, is_table_path, read_tables
 from features.expr import Mistakes, SourceText, Type
 from features.spec import Catalogue, FeatureView
-from features.yaml_source import MapNode, Node, ScalarNode, load_yaml, name_hint
+from features.yaml_source import MapNode, Node, ScalarNode, decode_yaml, load_yaml, name_hint
 
+MAX_BYTES: Final = 256 << 10  # a YAML reader that keeps places takes a second for every 50 KB of nested flow maps
 MAX_RULES: Final = 53  # the `fired` mask of a Decision is one JSON integer, exact in a double
 
 
@@ -46,9 +47,11 @@ def load_strategy(
 
     Raises: Mistakes with all mistakes of the file; FileNotFoundError.
     """
-    root = load_yaml(path, name=name)
+    raw = path.read_bytes() if path.is_file() else None  # once: the hash is of what was read
+    name = name or str(path)
+    root = load_yaml(path, name=name) if raw is None else decode_yaml(raw, name, max_bytes=MAX_BYTES)
     reader = _Reader(catalogue, path.parent)
-    strategy = reader.strategy(root, path.read_bytes())
+    strategy = reader.strategy(root, raw or b"")
     compiled, mistakes = compile_strategy(
         strategy, tables=reader.tables, broken=reader.broken, schema_fingerprint=schema_fingerprint
     )
@@ -64,7 +67,7 @@ def table_files(path: Path) -> list[Path]:
     Raises: FileNotFoundError.
     """
     try:
-        root = load_yaml(path)
+        root = load_yaml(path, max_bytes=MAX_BYTES)
     except Mistakes:
         return []
     tables = root.get("tables") if isinstance(root, MapNode) else None

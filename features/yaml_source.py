@@ -9,9 +9,10 @@ scalars, so that `features/expr` reports `file:line:col` of the YAML file.
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "Node",
     "ScalarNode",
     "SeqNode",
+    "decode_yaml",
     "did_you_mean",
     "load_yaml",
     "mistake",
@@ -45,6 +47,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _KEY = re.compile(r"""^\s*(?:-\s+)*(?:[\w.*-]+|'[^']*'|"[^"]*")\s*:\s+|^\s*-\s+""")
 _FLOW_ENTRY = re.compile(r"[{,]\s*[\w.]+\s*:\s+")
+_BLOCK_HINT = "put the expression on lines of its own behind '|'"
 _Place = tuple[str, int, int, int, tuple[str, ...]]
 _ESCAPE_LENGTH = {"x": 4, "u": 6, "U": 10}
 
@@ -114,7 +117,7 @@ def mistake(node: Node, kind: str, message: str, hint: str = "") -> Mistake:
     return Mistake(kind, node.file, node.line, node.col, node.end_col, message, hint, line_text)
 
 
-def load_yaml(path: Path | str, *, name: str | None = None) -> Node:
+def load_yaml(path: Path | str, *, name: str | None = None, max_bytes: int = MAX_FILE_BYTES) -> Node:
     """Read one YAML document. `name` is what messages call the file (default: the path as given).
 
     Raises: Mistakes, with all mistakes that the YAML layer can see; FileNotFoundError.
@@ -126,10 +129,13 @@ def load_yaml(path: Path | str, *, name: str | None = None) -> Node:
         raise
     except OSError as error:  # a folder, or not ours to read
         raise Mistakes([Mistake("unreadable", name, 1, 1, 2, f"cannot be read: {error.strerror}")]) from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise Mistakes(
-            [Mistake("limit", name, 1, 1, 2, f"the file has {len(raw)} bytes; {MAX_FILE_BYTES} are allowed")]
-        )
+    return decode_yaml(raw, name, max_bytes=max_bytes)
+
+
+def decode_yaml(raw: bytes, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> Node:
+    """The bytes of a file as a document. Raises: Mistakes."""
+    if len(raw) > max_bytes:
+        raise Mistakes([Mistake("limit", name, 1, 1, 2, f"the file has {len(raw)} bytes; {max_bytes} are allowed")])
     try:
         return parse_yaml(raw.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
@@ -180,6 +186,7 @@ class _Builder:
 
     def __init__(self, file: str, text: str, lines: tuple[str, ...]) -> None:
         self.file, self.text, self.lines = file, text, lines
+        self.starts = [0, *(match.end() for match in LINE_BREAK.finditer(text))]
         self.mistakes: list[Mistake] = []
 
     def build(self, node: Any) -> Node:
@@ -193,9 +200,17 @@ class _Builder:
 
     def _entries(self, node: Any) -> Iterator[tuple[ScalarNode, Node]]:
         seen: dict[str, ScalarNode] = {}
+        open_until = -1  # where an expression ends that YAML has cut at its commas
         for raw_key, raw_value in node.value:
+            if raw_key.start_mark.index < open_until:
+                continue
             key = self.build(raw_key)
             value = self.build(raw_value)
+            if node.flow_style and (end := self._end_if_cut(raw_value)) is not None:
+                open_until = end
+                whole = self.text[raw_value.start_mark.index : end].strip()
+                message = "YAML reads ',' inside '{…}' as the end of the value"
+                self._note(value, "yaml-trap", message, _quote_hint(" ".join(whole.split())))
             if not isinstance(key, ScalarNode):
                 self._note(key, "key", "a key must be a word", "put the value in quotes if it is text")
                 continue
@@ -215,8 +230,16 @@ class _Builder:
                 seen[key.text] = key
                 yield key, value
 
+    def _end_if_cut(self, node: Any) -> int | None:
+        """Where an expression ends whose parenthesis is still open at the comma that ends the YAML value."""
+        if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+            return None
+        if node.value.count("(") <= node.value.count(")"):
+            return None
+        return node.start_mark.index + _length(self.text[node.start_mark.index :])
+
     def _scalar(self, node: Any, place: _Place) -> ScalarNode:
-        scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text))
+        scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text, self.starts))
         if node.style is None:
             self._refuse_cut_by_comment(node, scalar)
         return scalar
@@ -271,11 +294,11 @@ def _core_value(node: Any) -> bool | int | float | str | None:
     return text
 
 
-def _segments(node: Any, text: str) -> tuple[tuple[int, int, int], ...]:
+def _segments(node: Any, text: str, starts: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
     """Where each run of the scalar's characters stands in the file.
 
     Folding and indentation change white space only, so the other characters are found in their order; quoted styles
-    have escapes besides. Each run is one (offset, line, col).
+    have escapes besides. Each run is one (offset, line, col). `starts` are the positions at which the file's lines start.
     """
     pos = node.start_mark.index
     if node.style in ("|", ">"):
@@ -295,7 +318,11 @@ def _segments(node: Any, text: str) -> tuple[tuple[int, int, int], ...]:
         pos = behind
     if not runs:
         runs = [(0, pos)]
-    return tuple((offset, *_line_col(node, text, at)) for offset, at in runs)
+    out = []
+    for offset, at in runs:
+        line = bisect.bisect_right(starts, at)
+        out.append((offset, line, at - starts[line - 1] + 1))
+    return tuple(out)
 
 
 def _locate(char: str, text: str, pos: int, style: str | None) -> tuple[int, int]:
@@ -316,13 +343,6 @@ def _locate(char: str, text: str, pos: int, style: str | None) -> tuple[int, int
     return pos, pos
 
 
-def _line_col(node: Any, text: str, at: int) -> tuple[int, int]:
-    breaks = [match.end() for match in LINE_BREAK.finditer(text, node.start_mark.index, at)]
-    if not breaks:
-        return node.start_mark.line + 1, node.start_mark.column + 1 + at - node.start_mark.index
-    return node.start_mark.line + 1 + len(breaks), at - breaks[-1] + 1
-
-
 def _syntax_mistake(error: yaml.YAMLError, file: str, text: str, lines: tuple[str, ...]) -> Mistake:
     """A YAML error as a mistake: the known trap on that line and its fix, else what PyYAML says."""
     if isinstance(error, yaml.reader.ReaderError):
@@ -337,16 +357,22 @@ def _syntax_mistake(error: yaml.YAMLError, file: str, text: str, lines: tuple[st
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     line = min(line, len(lines))
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     for candidate in dict.fromkeys((line, _context_line(error, line))):
         shown = lines[candidate - 1]
-        at, value = _value_on(shown, col - 1 if candidate == line else 0)
-        trap = _trap(value)
+        at, value = _value_on(shown, col - 1 if candidate == line else len(shown))
+        trap = _trap(value, problem)
         if trap is not None:
             end = at + len(value) + 1
             return Mistake("yaml-trap", file, candidate, at + 1, end, trap, _quote_hint(value), shown)
-    message = getattr(error, "problem", None) or str(error).splitlines()[0]
+    shown = lines[line - 1]
+    if re.match(r"\s*[?:]\s", shown):
+        message = f"YAML reads a line that starts with '{shown.strip()[0]}' as a mapping"
+        return Mistake("yaml-trap", file, line, col, col + 1, message, _BLOCK_HINT, shown)
+    if "\t" in shown[: len(shown) - len(shown.lstrip())]:
+        return Mistake("yaml", file, line, 1, 2, "YAML does not take a tab as indentation", "use spaces", shown)
     hint = getattr(error, "context", None) or ""
-    return Mistake("yaml", file, line, col, col + 1, f"not valid YAML: {message}", hint, lines[line - 1])
+    return Mistake("yaml", file, line, col, col + 1, f"not valid YAML: {problem}", hint, shown)
 
 
 def _context_line(error: yaml.YAMLError, default: int) -> int:
@@ -359,14 +385,33 @@ def _value_on(line: str, near: int) -> tuple[int, str]:
     entries = [match for match in _FLOW_ENTRY.finditer(line) if match.end() <= max(near, 0) + 1]
     if entries:
         at = entries[-1].end()
-        return at, re.split(r"[,}]", line[at:])[0].rstrip()
+        return at, line[at : at + _length(line[at:])].rstrip()
     head = _KEY.match(line)
     at = head.end() if head else len(line) - len(line.lstrip())
-    return at, line[at:].rstrip()
+    return at, line[at:].rstrip(" \t,")
 
 
-def _trap(value: str) -> str | None:
+def _length(text: str) -> int:
+    """How far the author's value reaches inside `{…}`: to the comma or brace behind it, quotes and brackets considered."""
+    depth, quote = 0, ""
+    for at, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}" and depth:
+            depth -= 1
+        elif char in ",}]\n" and not depth:
+            return at
+    return len(text)
+
+
+def _trap(value: str, problem: str) -> str | None:
     """What YAML makes of this value, when it is an expression that YAML misreads."""
+    if re.match(r"[%@`]|[-?]\s|[|>]\s*[^\s|>+-]", value):
+        return f"YAML gives a leading '{value[0]}' a meaning of its own"
     if value.startswith("!"):
         return "YAML reads a leading '!' as a tag"
     if value.startswith(("&", "*")):
@@ -378,6 +423,12 @@ def _trap(value: str) -> str | None:
             return "YAML does not read '??' inside '{…}' without quotes"
         if re.search(r"\?.*\s:\s", value):
             return "YAML reads ': ' in this '? :' expression as a mapping"
+        if re.search(r"^[^'\"]*'[^']* #|^[^'\"]*\"[^\"]* #", value):
+            return "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
+        if ": " in value and "mapping values" in problem:
+            return "YAML reads ': ' in this value as a mapping"
+        if "[" in value and "got '['" in problem:
+            return "YAML reads '[' inside '{…}' as the start of a list"
     return None
 
 
