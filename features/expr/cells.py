@@ -19,9 +19,10 @@ from features.expr.facts import Facts
 from features.expr.interpret import interpret_marked
 from features.expr.keys import NUMBERS, key_of, key_range, nice, spread, value_of
 from features.expr.outcomes import TRUE, outcome_of
-from features.expr.pieces import COMPARE, OPAQUE, Piece, as_program, pieces
+from features.expr.pieces import COMPARE, OPAQUE, as_program, pieces
 from features.expr.program import Program, Step
 from features.expr.ranges import Range, of_value, range_within
+from features.expr.runs import Piece
 from features.expr.types import Type
 
 MAX_LISTED: Final = 64  # whole numbers: a name with so few values that meets other names is tried value by value

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 
 from features.expr.interpret import interpret_marked
 from features.expr.keys import NUMBERS, value_of
 from features.expr.program import Program, Step
+from features.expr.runs import Piece, direction, infinity_of, joined, outside, runs, sign, together, truncated, zero_of
 from features.expr.source import SourceText
 from features.expr.times import RANGES, SECOND
 from features.expr.types import INT_MAX, INT_MIN
@@ -28,20 +29,7 @@ SMALL: Final = 256  # keys: a piece that is not understood, but so short, is tri
 MAX_PIECES: Final = 4_096  # beyond, the rest is one unknown piece: nobody reads a condition with that many edges
 COMPARE: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 OPAQUE: Final = frozenset({"exists", "all"})  # loops: their body cannot be evaluated by itself
-_TWO_63: Final = 9223372036854775808.0
 _NO_SOURCE: Final = SourceText("")
-
-
-class Piece(NamedTuple):
-    """Keys `low` to `high`, both included. status: value, nan, null, error, or unknown (any of them, differing by key).
-
-    `way`: with status value, +1 never falls, -1 never rises, 0 is one constant.
-    """
-
-    low: int
-    high: int
-    status: str
-    way: int = 0
 
 
 def as_program(step: Step) -> Program:
@@ -77,12 +65,12 @@ class _Cutter:
             return [Piece(low, high, "unknown")]
         args = [self.cut(arg, low, high) for arg in step.args]
         out: list[Piece] = []
-        for start, end, parts in _together(args, low, high):
+        for start, end, parts in together(args, low, high):
             if len(out) > MAX_PIECES:
                 out.append(Piece(start, high, "unknown"))
                 break
             out += self.on(step, start, end, parts)
-        return _joined(out)
+        return joined(out)
 
     def on(self, step: Step, low: int, high: int, args: list[Piece]) -> list[Piece]:
         """The pieces of a step where each of its arguments is one piece."""
@@ -125,7 +113,7 @@ class _Cutter:
             return [Piece(low, high, "unknown")]
         a, b = step.args
         return self.truths(
-            step, [(s, e) for s, e, _ in _runs(low, high, lambda key: _sign(self.at(a, key), self.at(b, key)))]
+            step, [(s, e) for s, e, _ in runs(low, high, lambda key: sign(self.at(a, key), self.at(b, key)))]
         )
 
     def among(self, step: Step, low: int, high: int, args: list[Piece]) -> list[Piece]:
@@ -135,7 +123,7 @@ class _Cutter:
         for option in step.args[1:]:
             wanted = self.at(option, low)
             label = functools.partial(self.side, item, wanted)
-            spans = [(s, e) for start, end in spans for s, e, _ in _runs(start, end, label)]
+            spans = [(s, e) for start, end in spans for s, e, _ in runs(start, end, label)]
         return self.truths(step, spans)
 
     def truths(self, step: Step, spans: list[tuple[int, int]]) -> list[Piece]:
@@ -152,7 +140,7 @@ class _Cutter:
         return out
 
     def side(self, step: Step, wanted: int | float, key: int) -> int:
-        return _sign(self.at(step, key), wanted)
+        return sign(self.at(step, key), wanted)
 
     # arithmetic -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +148,7 @@ class _Cutter:
         """Doubles. Where an argument is infinite it is cut off first, so that inf - inf cannot hide in a piece."""
         for index, piece in enumerate(args):
             if piece.way:
-                ends = _runs(low, high, lambda key, i=index: _infinite(self.at(step.args[i], key)))  # type: ignore[misc]
+                ends = runs(low, high, lambda key, i=index: infinity_of(self.at(step.args[i], key)))  # type: ignore[misc]
                 if len(ends) > 1 or ends[0][2]:
                     out: list[Piece] = []
                     for start, end, infinite in ends:
@@ -180,14 +168,14 @@ class _Cutter:
             return self.product(step, low, high, args)
         if b == 0:
             divisor = self.at(step.args[1], low)
-            return [Piece(low, high, "value", a * _direction(divisor)) if divisor else Piece(low, high, "unknown")]
+            return [Piece(low, high, "value", a * direction(divisor)) if divisor else Piece(low, high, "unknown")]
         if a:
             return [Piece(low, high, "unknown")]
         out = []
         top = self.at(step.args[0], low)
-        for start, end, zone in _runs(low, high, lambda key: _zone(self.at(step.args[1], key))):
+        for start, end, zone in runs(low, high, lambda key: zero_of(self.at(step.args[1], key))):
             if zone in (-1, 2):
-                way = -b * _direction(top)
+                way = -b * direction(top)
                 out.append(Piece(start, end, "value", way))
             else:
                 out.append(self.flat(step, start, end))  # divided by -0.0, or by 0.0
@@ -197,9 +185,9 @@ class _Cutter:
         """a * b for a constant b, or for two that have no sign and move the same way."""
         for index in (0, 1):
             if args[1 - index].way == 0:
-                return [Piece(low, high, "value", args[index].way * _direction(self.at(step.args[1 - index], low)))]
+                return [Piece(low, high, "value", args[index].way * direction(self.at(step.args[1 - index], low)))]
         least = [min(self.at(arg, low), self.at(arg, high)) for arg in step.args]
-        same = args[0].way == args[1].way and all(_direction(value) > 0 for value in least)
+        same = args[0].way == args[1].way and all(direction(value) > 0 for value in least)
         return [Piece(low, high, "value", args[0].way) if same else Piece(low, high, "unknown")]
 
     def whole(self, step: Step, low: int, high: int, args: list[Piece]) -> list[Piece]:
@@ -217,7 +205,7 @@ class _Cutter:
 
         return [
             Piece(start, end, "error") if over else Piece(start, end, "value", way)
-            for start, end, over in _runs(low, high, overflow)
+            for start, end, over in runs(low, high, overflow)
         ]
 
     def whole_way(self, step: Step, low: int, high: int, args: list[Piece]) -> int | None:
@@ -229,11 +217,11 @@ class _Cutter:
             return (ways[0] or b) if ways[0] * b >= 0 else None
         if step.step == "div_int":
             divisor = self.at(step.args[1], low) if ways[1] == 0 else 0
-            return ways[0] * _direction(divisor) if divisor else None
+            return ways[0] * direction(divisor) if divisor else None
         for index in (0, 1):
             if ways[1 - index] == 0:
                 factor = self.at(step.args[1 - index], low)
-                return ways[index] * (_direction(factor) if factor else 0)
+                return ways[index] * (direction(factor) if factor else 0)
         least = [min(self.at(arg, low), self.at(arg, high)) for arg in step.args]
         return ways[0] if ways[0] == ways[1] and all(value >= 0 for value in least) else None
 
@@ -241,22 +229,22 @@ class _Cutter:
         if step.step in _KEEPS_ORDER:
             return [Piece(low, high, "value", args[0].way)]
         if step.step in _ABOUT_INFINITY:
-            ends = _runs(low, high, lambda key: _infinite(self.at(step.args[0], key)))
+            ends = runs(low, high, lambda key: infinity_of(self.at(step.args[0], key)))
             return self.truths(step, [(start, end) for start, end, _ in ends])
         if step.step == "neg_double":
             return [Piece(low, high, "value", -args[0].way)]
         if step.step in ("abs_int", "abs_double"):
             arg = step.args[0]
-            halves = _runs(low, high, lambda key: _direction(self.at(arg, key)))
+            halves = runs(low, high, lambda key: direction(self.at(arg, key)))
             out = [Piece(start, end, "value", args[0].way * sign) for start, end, sign in halves]
             if step.step == "abs_double":
                 return out
             return [part for piece in out for part in self.valid(piece, lambda key: -self.at(arg, key) > INT_MAX)]
         if step.step == "int_of_double":
-            zones = _runs(low, high, lambda key: _outside(self.at(step.args[0], key)))
+            zones = runs(low, high, lambda key: outside(self.at(step.args[0], key)))
             return [Piece(s, e, "error") if out_of else Piece(s, e, "value", args[0].way) for s, e, out_of in zones]
         if step.step == "sqrt":
-            signs = _runs(low, high, lambda key: self.at(step.args[0], key) < 0.0)
+            signs = runs(low, high, lambda key: self.at(step.args[0], key) < 0.0)
             return [Piece(s, e, "nan") if below else Piece(s, e, "value", args[0].way) for s, e, below in signs]
         if step.step.startswith(("least_", "greatest_")):
             ways = {piece.way for piece in args} - {0}
@@ -267,7 +255,7 @@ class _Cutter:
         """The piece without the end where the step fails for its row."""
         return [
             Piece(start, end, "error") if bad else Piece(start, end, "value", piece.way)
-            for start, end, bad in _runs(piece.low, piece.high, fails)
+            for start, end, bad in runs(piece.low, piece.high, fails)
         ]
 
     # values ---------------------------------------------------------------------------------------------------------
@@ -297,86 +285,12 @@ class _Cutter:
         return self.reads[id(step)]
 
 
-def _runs(low: int, high: int, label: Callable[[int], Hashable]) -> list[tuple[int, int, Any]]:
-    """The runs of equal labels; each label must be one run, so that halving finds its end."""
-    out = []
-    last = label(high)
-    while (here := label(low)) != last:
-        inside, outside = low, high
-        while outside - inside > 1:
-            middle = (inside + outside) // 2
-            if label(middle) == here:
-                inside = middle
-            else:
-                outside = middle
-        out.append((low, inside, here))
-        low = outside
-    out.append((low, high, last))
-    return out
-
-
-def _together(args: list[list[Piece]], low: int, high: int) -> list[tuple[int, int, list[Piece]]]:
-    """The pieces of all arguments cut at each other's ends."""
-    starts = sorted({piece.low for arg in args for piece in arg} | {low})
-    ends = [start - 1 for start in starts[1:]] + [high]
-    places = [0] * len(args)
-    out = []
-    for start, end in zip(starts, ends, strict=True):
-        parts = []
-        for index, arg in enumerate(args):
-            while arg[places[index]].high < start:
-                places[index] += 1
-            parts.append(arg[places[index]]._replace(low=start, high=end))
-        out.append((start, end, parts))
-    return out
-
-
-def _joined(found: list[Piece]) -> list[Piece]:
-    """Neighbours that are unknown, null, NaN or an error as one piece."""
-    out: list[Piece] = []
-    for piece in found:
-        if out and piece.status != "value" and out[-1].status == piece.status:
-            out[-1] = out[-1]._replace(high=piece.high)
-        else:
-            out.append(piece)
-    return out
-
-
-def _sign(a: Any, b: Any) -> int:
-    return -1 if a < b else 1 if a > b else 0
-
-
-def _outside(value: float) -> int:
-    """Which side of what int() takes."""
-    return -1 if value <= -_TWO_63 else 1 if value >= _TWO_63 else 0
-
-
-def _infinite(value: float) -> int:
-    return int(math.copysign(1.0, value)) if math.isinf(value) else 0
-
-
-def _direction(value: int | float) -> int:
-    """-1 below zero (-0.0 too), else 1."""
-    return -1 if value < 0 or (isinstance(value, float) and math.copysign(1.0, value) < 0) else 1
-
-
-def _zone(value: float) -> int:
-    """-1 below zero, 0 at -0.0, 1 at 0.0, 2 above: x/0 takes the sign of the zero."""
-    if value:
-        return -1 if value < 0 else 2
-    return 0 if math.copysign(1.0, value) < 0 else 1
-
-
-def _truncated(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
 _WHOLE: Final[dict[str, Callable[..., int]]] = {
     "add_int": lambda a, b: a + b,
     "sub_int": lambda a, b: a - b,
     "mul_int": lambda a, b: a * b,
     "neg_int": lambda a: -a,
-    "div_int": _truncated,
+    "div_int": truncated,
     **dict.fromkeys(("add_duration", "add_timestamp_duration", "add_duration_timestamp"), lambda a, b: a + b),
     **dict.fromkeys(("sub_duration", "sub_timestamp_duration", "sub_timestamp_timestamp"), lambda a, b: a - b),
     "timestamp_of_int": lambda a: a * SECOND,

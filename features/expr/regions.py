@@ -243,7 +243,7 @@ class _Solver:
         cuts: set[int] = set()
         unknown: list[tuple[int, int]] = []
         for index in open_ones:
-            step = _with_constants(self.conditions[index][0], {n: v for n, v in values.items() if n != name})
+            step = with_constants(self.conditions[index][0], {n: v for n, v in values.items() if n != name})
             for piece in pieces(step, name, kind, low, high):
                 cuts.add(piece.low)
                 if piece.status == "unknown":
@@ -282,8 +282,8 @@ def _independent(conditions: list[Condition]) -> list[list[Condition]]:
     return [group[1] for group in groups]
 
 
-def _with_constants(step: Step, values: Mapping[str, Any]) -> Step:
+def with_constants(step: Step, values: Mapping[str, Any]) -> Step:
     """The step with the names in `values` replaced by their values."""
     if step.step == "name":
         return replace(step, step="const", value=values[str(step.value)]) if step.value in values else step
-    return replace(step, args=tuple(_with_constants(arg, values) for arg in step.args)) if step.args else step
+    return replace(step, args=tuple(with_constants(arg, values) for arg in step.args)) if step.args else step

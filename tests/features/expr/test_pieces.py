@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from features.expr import Mistakes, SourceText, compile_expr, interpret_marked, parse_type
 from features.expr.keys import NUMBERS, key_of, key_range, nice, spread, value_of
-from features.expr.pieces import Piece, as_program, pieces
+from features.expr.pieces import as_program, pieces
 from features.expr.program import Step
-from features.expr.regions import _with_constants
+from features.expr.regions import with_constants
+from features.expr.runs import Piece
 from tests.features.expr.typed_expressions import EDGES, WIDE, random_value, typed_expressions
 
 FORMS = typed_expressions(wide=True)
@@ -64,7 +65,7 @@ def one_name_step(text: str, rng: random.Random) -> tuple[Step, str, str] | None
         return None
     name = rng.choice(names)
     values = {other: random_value(rng, WIDE[other]) for other in sorted(program.names) if other != name}
-    return _with_constants(program.root, values), name, WIDE[name].kind
+    return with_constants(program.root, values), name, WIDE[name].kind
 
 
 @settings(max_examples=500)
