@@ -132,9 +132,9 @@ def _rank(rank: Rank, request: Request, rows_N: np.ndarray, scores_N: np.ndarray
 
 def _spread(rows_N: np.ndarray, values_N: np.ndarray, num_candidates: int) -> list[float | None]:
     """Values of some rows as a list of all: None for the others."""
-    values = values_N.tolist()
+    values: list[float | None] = values_N.tolist()
     if len(values) == num_candidates:
-        return values  # type: ignore[no-any-return]
+        return values
     out: list[float | None] = [None] * num_candidates
     for row, value in zip(rows_N.tolist(), values, strict=True):
         out[row] = value
