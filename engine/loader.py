@@ -246,7 +246,7 @@ class _Reader(Fields):
             self.note(
                 place,
                 "type",
-                f"the key of entity '{view.entity.name}' is a {view.entity.type}, but '{field}' is a {found}",
+                f"the key of entity '{view.entity.name}' is {view.entity.type}, but '{field}' is {found}",
             )
             return None
         if found.nullable and per_candidate:

@@ -222,6 +222,8 @@ def _csv(fields: Fields, node: Node, what: str, folder: Path) -> RawTable | None
         raw, mistakes = read_csv(data.decode("utf-8-sig"), name)
     except (OSError, ValueError) as error:  # not there, a folder, not text
         problem = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, UnicodeDecodeError):
+            problem = f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8"
         fields.note(
             node, "unreadable", f"{what}: {name} cannot be read: {problem}", "the path is relative to this file"
         )

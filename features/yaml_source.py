@@ -427,6 +427,8 @@ def _trap(value: str, problem: str) -> str | None:
             return "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
         if ": " in value and "mapping values" in problem:
             return "YAML reads ': ' in this value as a mapping"
+        if value.endswith("?") and "got '?'" in problem:
+            return "YAML does not read a '?' at the end of a value inside '{…}' without quotes"
         if "[" in value and "got '['" in problem:
             return "YAML reads '[' inside '{…}' as the start of a list"
     return None
