@@ -112,12 +112,11 @@ class App:
             failed = RequestError(500, "internal", "the engine failed on this request; its log says why")
             status, answer, headers = 500, _error(failed), _JSON
         length = (b"content-length", str(len(answer)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-        await send({"type": "http.response.body", "body": answer})
-        if self.shadows is not None:
-            while self._answered:
-                self.shadows.offer(self._answered.popleft())
-            self.shadows.go_on()
+        try:
+            await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+            await send({"type": "http.response.body", "body": answer})
+        finally:
+            self._to_shadows()
 
     def decide(self, name: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
         """One decision, logged; the bytes of its answer.
@@ -155,6 +154,13 @@ class App:
                 Answered(shadows=beside, live=live, request=request, decision=decision, switches=state.switches)
             )
         return answer
+
+    def _to_shadows(self) -> None:
+        """Once an answer has left, the shadows may have its request, and time."""
+        if self.shadows is not None:
+            while self._answered:
+                self.shadows.offer(self._answered.popleft())
+            self.shadows.go_on()
 
     def _killed(self, state: Live, compiled: CompiledStrategy, city: str) -> int:
         """The bits of the rules that are switched off. Raises: RequestError 503 where the whole decision is."""

@@ -78,6 +78,8 @@ class StrategyFiles:
             if before is None or _identity(before) != _identity(compiled):
                 self.compiled[path] = compiled
         except (Mistakes, OSError, ValueError) as error:
+            if not path.exists() and not path.is_symlink():
+                return  # removed since the folder was listed: the next look says so
             kept = f" (version {self.compiled[path].strategy.version} stays live)" if path in self.compiled else ""
             if self.errors.get(path) != str(error):
                 logger.error("%s is not used%s:\n%s", path.name, kept, error)

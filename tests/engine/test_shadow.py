@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from engine.client import EngineClient, EngineError
 from engine.decide import decide
@@ -27,6 +28,7 @@ from features.read_plan import ReadPlan
 from features.records import Decision, decode
 from features.rows import FeatureBatch
 from features.topics import SHADOW_DECISIONS
+from infra.cli import app
 from tests.engine.running import Engine
 from tests.engine.support import (
     AS_OF_MS,
@@ -236,6 +238,30 @@ def test_when_the_store_was_away_it_is_away_for_the_shadow(
     assert (decision.decided_by, store.reads) == ("fallback", 0)
 
 
+def test_a_shadow_stands_aside_while_a_request_is_decided(
+    main: LiveStrategy, tmp_path: Path, runner_of: Callable[..., ShadowRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.shadow.MAX_YIELD_S", 60.0)
+    sender = Sender()
+    runner = runner_of(RandomFeatures(main.compiled, 1), sender)
+    runner.stand_aside()
+    runner.offer(answered(main, shadow_of(tmp_path)))
+    wait_until(lambda: runner._waiting.empty())  # the thread has it and waits
+    assert runner.counts == {} and sender.kept == []
+    runner.go_on()
+    computed(runner, sender)
+
+
+def test_under_full_load_a_shadow_goes_on_slowly(
+    main: LiveStrategy, tmp_path: Path, runner_of: Callable[..., ShadowRunner]
+) -> None:
+    sender = Sender()
+    runner = runner_of(RandomFeatures(main.compiled, 1), sender)
+    runner.stand_aside()  # and never quiet again
+    runner.offer(answered(main, shadow_of(tmp_path)))
+    computed(runner, sender)
+
+
 def test_what_is_too_much_is_dropped_at_once_and_counted(
     main: LiveStrategy, tmp_path: Path, runner_of: Callable[..., ShadowRunner]
 ) -> None:
@@ -421,6 +447,8 @@ def test_a_shadow_beside_a_running_engine(engine: Engine, client: EngineClient) 
     assert listed["shadows"]["dark_coupon"] | {"hash": ""} == listed["shadows"]["dark_coupon"] | {
         "hash": "", "shadow_of": "rider_coupon", "decided": 1, "agreed": 1, "undecided": {},
     }  # fmt: skip
+    listed_text = CliRunner().invoke(app, ["strategies", "list", "--url", engine.url], env={"COLUMNS": "300"}).output
+    assert "dark_coupon" in listed_text and "rider_coupon: 100.0 % of 1 agree" in listed_text
     with pytest.raises(EngineError) as caught:
         client.decide("dark_coupon", SENT)
     assert (caught.value.status, caught.value.code) == (409, "shadow")
