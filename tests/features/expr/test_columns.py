@@ -66,6 +66,17 @@ def test_columns_equal_the_interpreter_row_by_row(text: str, row_seed: int) -> N
     assert_equal_to_rows(program, rows, evaluate(program, wide_columns(rows), num_rows=41))
 
 
+@pytest.mark.slow
+@seed(20260821)
+@settings(QUICK, max_examples=20_000)
+@given(text=ANY_EXPRESSION, row_seed=st.integers(0, 2**32))
+def test_columns_equal_the_interpreter_on_many_programs(text: str, row_seed: int) -> None:
+    program = compiled(text)
+    for num_rows in (0, 1, 25):
+        rows = wide_rows(row_seed, num_rows)
+        assert_equal_to_rows(program, rows, evaluate(program, wide_columns(rows), num_rows=num_rows))
+
+
 @seed(20260802)
 @settings(QUICK, max_examples=60)
 @given(text=ANY_EXPRESSION, row_seed=st.integers(0, 2**32))

@@ -180,5 +180,5 @@ def test_flink_text_is_golden() -> None:
     assert len(texts) > 15
     for block in texts:
         source, _, expected = block.strip().partition("\n")
-        program = compile_expr(SourceText(source), typed.NAMES)
+        program = compile_expr(SourceText(source), typed.SQL_NAMES)
         assert to_sql(program, "flink", lambda name: f"`{name.rpartition('.')[2]}`") == expected, source
