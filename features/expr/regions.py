@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,7 +24,7 @@ from typing import Any, Final
 from features.expr.cells import Atom, Cell, build_domains, find_atoms
 from features.expr.facts import Facts
 from features.expr.interpret import interpret_marked
-from features.expr.keys import key_of, nice, value_of
+from features.expr.keys import key_of, nice, spread, value_of
 from features.expr.outcomes import ANY, atoms_of, outcome_of, possible, split, wanted_set
 from features.expr.pieces import as_program, pieces
 from features.expr.program import Program, Step
@@ -32,6 +33,7 @@ from features.expr.types import Type
 
 MAX_TRIES: Final = 20_000  # cells tried in one search, about a second; beyond, the search is not exact
 SOLVE_COST: Final = 50  # tries that one exact solution for a name counts as
+MAX_GUESSES: Final = 2_000  # random combinations that are tried in the end
 MAX_CORNERS: Final = 9  # of the other names' cells, for which one name is solved
 MAX_NEAR: Final = 12  # whole steps around a value that are tried where a condition is not understood
 Condition = tuple[Step, "bool | None"]
@@ -146,7 +148,32 @@ class _Solver:
         if not all(self.allowed(index) for index in range(len(self.conditions))):
             return Search(None, True)
         example = self.place(self.order(), 0)
+        if example is None and not self.exact:
+            example = self.guess()
         return Search(example, example is not None or self.exact)
+
+    def guess(self) -> dict[str, Any] | None:
+        """A few values out of each cell that is possible by itself, combined at random: cheap, and often enough where
+        several names are computed with. The same every time."""
+        rng = random.Random(0)
+        pools: dict[str, list[Any]] = {}
+        for name, domain in self.domains.items():
+            self.at = {}
+            touched = [index for index, program in enumerate(self.programs) if name in program.names]
+            pool: list[Any] = []
+            for index, cell in enumerate(domain.cells):
+                self.at[name] = index
+                if all(self.allowed(condition) for condition in touched):
+                    pool += _samples(cell)
+            pools[name] = pool
+        self.at = {}
+        if not all(pools.values()):
+            return None
+        for _ in range(MAX_GUESSES):
+            values = {name: rng.choice(pool) for name, pool in pools.items()}
+            if self.holds(values, range(len(self.conditions))):
+                return values
+        return None
 
     def order(self) -> list[str]:
         """Names in the order in which they are placed: few cells first, and those that complete a condition."""
@@ -265,6 +292,17 @@ class _Solver:
 
     def holds(self, values: Mapping[str, Any], indexes: Iterable[int]) -> bool:
         return all(outcome_of(*interpret_marked(self.programs[i], values)) & self.wanted[i] for i in indexes)
+
+
+def _samples(cell: Cell) -> list[Any]:
+    """The value of a cell, and of a wide one a few more."""
+    if cell.single or not isinstance(cell.low, int | float) or isinstance(cell.value, bool):
+        return [cell.value]
+    kind = "double" if isinstance(cell.low, float) else "int"
+    low, high = key_of(cell.low), key_of(cell.high)
+    tens = (sign * 10**power for power in range(1, 5) for sign in (1, -1))
+    wide = [float(value) if kind == "double" else value for value in tens]
+    return [*spread(low, high, kind, 3), *(value for value in wide if low <= key_of(value) <= high)]
 
 
 def _independent(conditions: list[Condition]) -> list[list[Condition]]:

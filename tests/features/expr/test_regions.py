@@ -114,6 +114,11 @@ def test_what_cannot_be_is_proved(types: dict[str, Type], wanted: dict[str, Any]
         (names(c="string"), {"c.startsWith('ny')": True, "c in ['ny', 'nyc']": False}, {}),
         (names(x="double", y="double"), {"x + y == 7.25": True, "x > 3.0": True}, {}),
         (names(x="double", y="double"), {"x * y > 10.0": True, "x < 0.0": True}, {}),
+        (
+            names(a="double", b="double", c="double", d="double", e="double", f="double"),
+            {"a * b + c * d - e * f > 1.0 && a * c < b * d && e / f > a && math.exp(a) + b < c": True},
+            {},
+        ),
         (names(a="int", b="int"), {"a < b": True, "a > 3": True, "b < 6": True}, {}),
         (names(y="double?", p="double"), {"y != null && y > p": True, "p > 900.0": True}, {"p": Facts(low=60, high=1800)}),
         (names(y="double?"), {"y != null && y > 1.0 || y == null": True, "y == null": True}, {}),
