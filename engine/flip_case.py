@@ -25,7 +25,7 @@ from engine.flip_search import (
 )
 from engine.inputs import names_read
 from engine.redecide import killed_bits
-from engine.row import RowResult, recorded, recorded_rows, run_row
+from engine.row import Recorded, RowResult, recorded, recorded_rows, run_row
 from engine.rules import ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
 from engine.wire_values import from_wire, to_column
@@ -91,8 +91,8 @@ class FlipCase:
             yield "what models said is held as recorded, also where a change would have reached them"
             if not self.decision.survivors[self.row]:
                 yield "no model was asked about a candidate that a rule dropped: it counts as one without an answer"
-        if any(not item.shared for item in self.inputs(FIRST)) and len(self.rows) > 1:
-            yield "all other candidates are held as recorded; arms and features, too"
+        if nulls := [one.name for one in self._read(FIRST) if one.value is None and self._is_number(one.name)]:
+            yield f"null is no number and does not move: {', '.join(nulls)}"
 
     def flips(self, goal: str) -> list[Flip]:
         found = [flip for moved in self.inputs(goal) for flip in self.flips_of(goal, moved)]
@@ -136,25 +136,15 @@ class FlipCase:
 
     def inputs(self, goal: str) -> list[Input]:
         """The numbers that the programs read, with the values they had; null is no number and cannot move."""
-        strategy = self.compiled.strategy
-        read = set().union(*(program.names for program in self.programs(goal)))
-        read |= {name for table in strategy.tables.values() for name in table.inputs}
-        if goal != SURVIVES:
-            read.add(strategy.rank.ties)
-        keys = {role.key for role in strategy.roles}
-        keys |= {name for experiment in strategy.experiments for name in (experiment.unit, experiment.region)}
         out = []
-        for one in recorded(self.decision, self.row):
-            kind = self.names.get(one.name)
-            if one.name not in read or one.name in keys or one.name in strategy.models or one.value is None:
-                continue
-            if kind is None or kind.kind not in NUMERIC or not np.isfinite(one.value):
+        for one in self._read(goal):
+            if one.value is None or not self._is_number(one.name) or not np.isfinite(one.value):
                 continue
             low, high = self.bounds(one.name)
             out.append(
                 Input(
                     name=one.name,
-                    kind=kind.kind,
+                    kind=self.names[one.name].kind,
                     value=one.value,
                     shared=one.name in self.shared,
                     status=one.status,
@@ -163,6 +153,20 @@ class FlipCase:
                 )
             )
         return out
+
+    def _read(self, goal: str) -> list[Recorded]:
+        """What the programs read of the record, without what only names something: keys, units of experiments."""
+        strategy = self.compiled.strategy
+        read = set().union(*(program.names for program in self.programs(goal)))
+        read |= {name for table in strategy.tables.values() for name in table.inputs}
+        if goal != SURVIVES:
+            read.add(strategy.rank.ties)
+        read -= {role.key for role in strategy.roles} | set(strategy.models)
+        read -= {name for experiment in strategy.experiments for name in (experiment.unit, experiment.region)}
+        return [one for one in recorded(self.decision, self.row) if one.name in read]
+
+    def _is_number(self, name: str) -> bool:
+        return name in self.names and self.names[name].kind in NUMERIC
 
     def bounds(self, name: str) -> tuple[float | None, float | None]:
         strategy = self.compiled.strategy

@@ -182,6 +182,12 @@ def test_candidate_that_no_number_helps_is_told_so(tmp_path: Path) -> None:
     assert flips["d-2"].lines[0] == "no change of one number was found with which d-2 survives"
 
 
+def test_null_cannot_move_and_that_is_told(tmp_path: Path) -> None:
+    _, flips = small(tmp_path, eta_s=[90.0, None])
+    assert flips["d-2"].flips[SURVIVES] == ()
+    assert "note: null is no number and does not move: eta_s" in [line.split(", ")[0] for line in flips["d-2"].lines]
+
+
 def test_keys_and_units_do_not_move(tmp_path: Path) -> None:
     _, flips = small(tmp_path, eta_s=[90.0, 100.0])
     told = {flip.name for found in flips.values() for group in found.flips.values() for flip in group}

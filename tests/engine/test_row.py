@@ -10,8 +10,8 @@ import pytest
 
 from engine.decide import LiveStrategy, decide
 from engine.explain import explain
-from engine.flip import find_flips
-from engine.redecide import killed_bits
+from engine.flip import FIRST, NOT_FIRST, SURVIVES, find_flips
+from engine.redecide import killed_bits, redecide
 from engine.request import parse
 from engine.row import recorded_rows, run_row
 from engine.wire_values import to_wire
@@ -170,17 +170,50 @@ def test_shadow_says_that_it_had_no_effect(tmp_path: Path) -> None:
     assert told.lines[-1].startswith("note: a shadow of express: computed beside it, nobody was offered anything")
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_flips_through_tables_times_and_failed_rows_are_proved(tmp_path: Path, seed: int) -> None:
-    """A change that the search proposes is decided again by rows before it is told: here only that all of it runs, and
-    that what is told lies within the type."""
+def changed(decision: Decision, row: int, name: str, value: int | float) -> Decision | None:
+    """The record with another value of one input of a candidate or of the request; None for a feature."""
+    if name in decision.request:
+        return msgspec.structs.replace(decision, request=decision.request | {name: value})
+    if name.startswith("params."):
+        return msgspec.structs.replace(decision, params=decision.params | {name.removeprefix("params."): value})
+    if name not in decision.candidates:
+        return None
+    column = list(decision.candidates[name])
+    column[row] = value
+    return msgspec.structs.replace(decision, candidates=decision.candidates | {name: column})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flips_through_tables_times_and_failed_rows_are_true(tmp_path: Path, seed: int) -> None:
+    """The changed record, decided again whole and by columns, gives the candidate the promised fate."""
+    print("seed", seed)
     live = everything(tmp_path)
     decision = record(live, seed, 12)
-    told = set()
-    for candidate in decision.candidate_ids:
-        for flips in find_flips(decision, candidate, live.compiled, per_goal=20).flips.values():
+    told: set[str] = set()
+    for row, candidate in enumerate(decision.candidate_ids):
+        for goal, flips in find_flips(decision, candidate, live.compiled, per_goal=20).flips.items():
             for flip in flips:
+                again = changed(decision, row, flip.name, flip.after)
+                if again is None:
+                    continue
                 told.add(flip.name)
-                assert isinstance(flip.after, int) == isinstance(flip.before, int)
-                assert flip.after != flip.before
+                found = redecide(live, again)
+                first = explain(found, candidate, live.compiled).rank == 1
+                assert {SURVIVES: found.survivors[row], FIRST: first, NOT_FIRST: not first}[goal], flip
     assert {"eta_s", "rank_no"} <= told
+
+
+def test_only_candidate_flips_too(tmp_path: Path) -> None:
+    """With one candidate a column of candidates is as long as one of the request."""
+    live = everything(tmp_path)
+    told = set()
+    for seed in range(8):
+        decision = record(live, seed, 1)
+        found = find_flips(decision, decision.candidate_ids[0], live.compiled, per_goal=20)
+        told |= {flip.name for flips in found.flips.values() for flip in flips}
+        for goal, flips in found.flips.items():
+            for flip in flips:
+                again = changed(decision, 0, flip.name, flip.after)
+                if again is not None:
+                    assert redecide(live, again).survivors[0] == (goal != NOT_FIRST), flip
+    assert told
