@@ -11,33 +11,41 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
+from engine.request_checks import (
+    Envelope,
+    RequestError,
+    check_bounds,
+    check_candidates,
+    check_scope,
+)
 from engine.strategy import ENVELOPE
 from engine.wire_values import column_of_wire, from_wire, python_type, to_column
-from features.expr import Column, Facts, Type
+from features.expr import Column, Type
 from features.records import Id, TimeMs
 from features.yaml_source import did_you_mean
 
 if TYPE_CHECKING:
     from engine.strategy import CompiledStrategy, Strategy
 
-MAX_CANDIDATES: Final = 500
+__all__ = [
+    "MAX_BODY_BYTES",
+    "Envelope",
+    "Request",
+    "RequestError",
+    "body_decoder",
+    "build",
+    "decode_envelope",
+    "default_decision_id",
+    "parse",
+]
+
 MAX_BODY_BYTES: Final = 1 << 20
 _AT: Final = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_BOUNDED: Final = ("int", "double")
 _NAMED_FIELD: Final = re.compile(r"(missing required|unknown) field `(?P<name>[^`]+)`")
-
-
-class RequestError(ValueError):
-    """A request that cannot be decided. `status` is HTTP's, `code` is for programs, `path` says where."""
-
-    def __init__(self, status: int, code: str, message: str, *, path: str = "$", hint: str = "") -> None:
-        super().__init__(f"{path}: {message}")
-        self.status, self.code, self.message, self.path, self.hint = status, code, message, path, hint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,28 +119,6 @@ def _fields_of(body: Any, strategy: Strategy) -> dict[str, Any]:
     return {name: getattr(body.request, f"f{at}") for at, name in enumerate(strategy.request)}
 
 
-class Envelope(Protocol):
-    """What every request says of itself, whatever its strategy; a body has it, and a Decision."""
-
-    @property
-    def order_id(self) -> str: ...
-
-    @property
-    def decision_id(self) -> str | None: ...
-
-    @property
-    def round_id(self) -> int | None: ...
-
-    @property
-    def city(self) -> str: ...
-
-    @property
-    def product(self) -> str: ...
-
-    @property
-    def as_of_ms(self) -> int: ...
-
-
 def build(
     compiled: CompiledStrategy,
     envelope: Envelope,
@@ -146,16 +132,16 @@ def build(
     Raises: RequestError.
     """
     strategy = compiled.strategy
-    _check_scope(envelope, strategy)
+    check_scope(envelope, strategy)
     sent = _with_envelope(envelope, fields)
     lists: dict[str, list[Any]] = dict(candidates)
-    ids = _check_candidates(lists, strategy)
+    ids = check_candidates(lists, strategy)
     known = {**compiled.names, **strategy.request}
     values = {name: from_wire(value, known[name]) for name, value in sent.items() if name in known}
     ready = {name: to_column([value], known[name]) for name, value in values.items()}
     for name, kind in strategy.candidate_fields.items():
         ready[name] = columns[name] if columns is not None else column_of_wire(lists[name], kind)
-    _check_bounds(strategy, sent, lists, ready)
+    check_bounds(strategy, sent, lists, ready)
     return Request(
         order_id=envelope.order_id,
         decision_id=envelope.decision_id or default_decision_id(envelope.order_id, envelope.round_id, strategy.name),
@@ -217,111 +203,6 @@ def _with_envelope(envelope: Envelope, fields: Mapping[str, Any]) -> dict[str, A
         if name in sent and value not in (None, sent[name]):
             raise RequestError(400, "conflict", f"'{name}' differs from the envelope's", path=f"$.request.{name}")
     return {**fields, **sent}
-
-
-def _check_scope(envelope: Envelope, strategy: Strategy) -> None:
-    for name in ("city", "product"):
-        wanted = strategy.scope[name]
-        found = getattr(envelope, name)
-        if wanted not in ("*", found):
-            raise RequestError(
-                400,
-                "out_of_scope",
-                f"strategy {strategy.name} serves {name} '{wanted}', not '{found}'",
-                path=f"$.{name}",
-                hint="send it to a strategy with that scope",
-            )
-
-
-def _check_candidates(candidates: dict[str, Any], strategy: Strategy) -> list[str]:
-    """At least one, equal lengths, not too many, no key twice; an absent nullable column becomes all null."""
-    key = strategy.candidate_key
-    ids: list[str] = candidates[key]
-    if len(ids) > MAX_CANDIDATES:
-        raise RequestError(
-            413,
-            "too_many_candidates",
-            f"{len(ids)} candidates; at most {MAX_CANDIDATES} are decided at once",
-            path=f"$.candidates.{key}",
-            hint="keep the nearest ones",
-        )
-    if not ids:
-        raise RequestError(
-            400,
-            "no_candidates",
-            "there is nothing to choose from",
-            path=f"$.candidates.{key}",
-            hint="ask again when there is a candidate; a decision without any would be no sample either",
-        )
-    for name, column in candidates.items():
-        if column is None:
-            candidates[name] = [None] * len(ids)
-        elif len(column) != len(ids):
-            raise RequestError(
-                400,
-                "length",
-                f"{len(column)} values for {len(ids)} candidates",
-                path=f"$.candidates.{name}",
-                hint=f"candidates are columns: each list has one value per {key}",
-            )
-    if len(set(ids)) != len(ids):
-        at = next(at for at, identifier in enumerate(ids) if identifier in ids[:at])
-        raise RequestError(400, "duplicate", f"candidate '{ids[at]}' is there twice", path=f"$.candidates.{key}[{at}]")
-    if "" in ids:
-        raise RequestError(400, "malformed", "a candidate's key is empty", path=f"$.candidates.{key}[{ids.index('')}]")
-    return ids
-
-
-def _check_bounds(
-    strategy: Strategy, sent: Mapping[str, Any], lists: dict[str, Any], columns: dict[str, Column]
-) -> None:
-    """Declared bounds hold from here on: a field of the request outside of them is refused; one of a candidate is null
-    where it may be (in `lists` and `columns`), else refused.
-
-    Raises: RequestError.
-    """
-    for name, kind in strategy.request.items():
-        facts = strategy.facts.get(name)
-        if facts is None or kind.kind not in _BOUNDED or sent[name] is None:
-            continue
-        if _outside(np.array([sent[name]]), facts)[0]:
-            raise _out_of_bounds(sent[name], facts, f"$.request.{name}")
-    for name, kind in strategy.candidate_fields.items():
-        facts = strategy.facts.get(name)
-        if facts is None or kind.kind not in _BOUNDED:
-            continue
-        column = columns[name]
-        rows = np.flatnonzero(_outside(column.values, facts) & column.valid).tolist()
-        if not rows:
-            continue
-        if not kind.nullable:
-            raise _out_of_bounds(lists[name][rows[0]], facts, f"$.candidates.{name}[{rows[0]}]")
-        lists[name], valid = list(lists[name]), column.valid.copy()
-        valid[rows] = False
-        for row in rows:
-            lists[name][row] = None
-        columns[name] = Column(column.values, valid)
-
-
-def _outside(values: np.ndarray, facts: Facts) -> np.ndarray:
-    outside = np.zeros(len(values), dtype=np.bool_)
-    if facts.low is not None:
-        outside |= values < facts.low
-    if facts.high is not None:
-        outside |= values > facts.high
-    return outside
-
-
-def _out_of_bounds(value: Any, facts: Facts, path: str) -> RequestError:
-    low, high = ("no bound" if end is None else f"{end:g}" for end in (facts.low, facts.high))
-    unit = f" {facts.unit}" if facts.unit else ""
-    return RequestError(
-        400,
-        "malformed",
-        f"{value} is outside what the strategy declares, from {low} to {high}{unit}",
-        path=path,
-        hint="send a value within the bounds, or change min and max of the field",
-    )
 
 
 def _located(message: str, strategy: Strategy) -> RequestError:
