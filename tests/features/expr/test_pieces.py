@@ -14,8 +14,8 @@ from features.expr import Mistakes, SourceText, compile_expr, interpret_marked, 
 from features.expr.keys import NUMBERS, key_of, key_range, nice, spread, value_of
 from features.expr.pieces import as_program, pieces
 from features.expr.program import Step
-from features.expr.regions import with_constants
 from features.expr.runs import Piece
+from features.expr.solver import with_constants
 from tests.features.expr.typed_expressions import EDGES, WIDE, random_value, typed_expressions
 
 FORMS = typed_expressions(wide=True)
