@@ -33,13 +33,14 @@ def makers(tree: ast.AST) -> dict[str, int]:
 def codes_used() -> dict[str, list[str]]:
     """Each code with the places `file:line` that use it."""
     trees = {path: ast.parse(path.read_text()) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+    made = {path: makers(tree) for path, tree in trees.items()}
     everywhere: dict[str, set[int]] = {}
-    for tree in trees.values():
-        for name, place in makers(tree).items():
+    for own in made.values():
+        for name, place in own.items():
             everywhere.setdefault(name, set()).add(place)
     out: dict[str, list[str]] = {}
     for path, tree in trees.items():
-        own = makers(tree)
+        own = made[path]
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -68,9 +68,23 @@ def one_name_step(text: str, rng: random.Random) -> tuple[Step, str, str] | None
     return with_constants(program.root, values), name, WIDE[name].kind
 
 
-@settings(max_examples=500)
-@given(st.sampled_from(KINDS).flatmap(lambda kind: FORMS[kind]), st.integers(0, 2**32))
+PROGRAMS = st.sampled_from(KINDS).flatmap(lambda kind: FORMS[kind])
+
+
+@settings(max_examples=300)
+@given(PROGRAMS, st.integers(0, 2**32))
 def test_every_piece_is_what_it_says(text: str, seed: int) -> None:
+    cut_right(text, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000)
+@given(PROGRAMS, st.integers(0, 2**32))
+def test_every_piece_of_many_programs_is_what_it_says(text: str, seed: int) -> None:
+    cut_right(text, seed)
+
+
+def cut_right(text: str, seed: int) -> None:
     rng = random.Random(seed)
     found = one_name_step(text, rng)
     if found is None:

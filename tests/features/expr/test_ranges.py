@@ -150,9 +150,23 @@ def random_facts(rng: random.Random) -> dict[str, Facts]:
 FORMS = typed_expressions(wide=True)
 
 
-@settings(max_examples=600)
-@given(st.sampled_from(sorted(FORMS)).flatmap(lambda kind: FORMS[kind]), st.integers(0, 2**32))
+PROGRAMS = st.sampled_from(sorted(FORMS)).flatmap(lambda kind: FORMS[kind])
+
+
+@settings(max_examples=400)
+@given(PROGRAMS, st.integers(0, 2**32))
 def test_every_value_lies_in_the_range(text: str, seed: int) -> None:
+    lies_within(text, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=15_000)
+@given(PROGRAMS, st.integers(0, 2**32))
+def test_every_value_of_many_programs_lies_in_the_range(text: str, seed: int) -> None:
+    lies_within(text, seed)
+
+
+def lies_within(text: str, seed: int) -> None:
     try:
         compiled = compile_expr(SourceText(text), WIDE)
     except Mistakes:
@@ -174,7 +188,7 @@ def test_every_value_lies_in_the_range(text: str, seed: int) -> None:
             assert found.may_be_nan if value != value else found.low <= value <= found.high, shown
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(FORMS["bool"], st.integers(0, 2**32))
 def test_what_is_said_to_be_always_so_is_so(text: str, seed: int) -> None:
     try:
