@@ -1,0 +1,376 @@
+"""A block of logged Decisions through a strategy: what `decide` would say of each, all candidates as the rows of one batch.
+
+`replay_one` defines it, slowly: the one function `decide_from` on the record of one Decision, with its arms assigned anew. `replay_block`
+is the same for thousands of candidates, equal to the bit: rules by a `RuleRunner`, rank by one sort, chances by group.
+Models are not asked: what one said is taken from the record, and what `on_late` put in its place is computed again, for it
+belongs to the strategy.
+Legend: D decisions, R candidates of all of them, N ranked ones, E experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from engine.decide import decide_from, reason_codes
+from engine.experiment import HELD_OUT, HOLDOUT, NOT_EXPOSED, Assignment
+from engine.experiment_log import assign_many, reassign
+from engine.inputs import SCORE_NOT_FINITE, UNKNOWN, LiveStrategy, Reasons, Said, reasons_of
+from engine.redecide import Recorded, killed_bits, request_of
+from engine.replay_block import NO_ROW, SOURCES, Block
+from engine.replay_fit import Fitted
+from engine.rules import After, Before, RuleRunner
+from engine.strategy import CompiledArms, CompiledStrategy, Explore
+from engine.wire_values import to_column
+from features.expr import Column, Type, evaluate
+from features.expr.hashing import draw64_array, unit_keys
+from features.records import Decision, ModelOutput
+
+OUTSIDE: Final = -3  # of a side, besides HELD_OUT and UNEXPOSED: `where` is not true
+_MODEL: Final = SOURCES.index("model")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assigned:
+    """The arms of all decisions. `distinct` are the (arms, params) that occur, `place_D` (D,) which one a decision has;
+    `columns` the parameters by `params.name` over `distinct`."""
+
+    distinct: list[tuple[dict[str, str], dict[str, Any]]]
+    place_D: np.ndarray
+    columns: dict[str, Column]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranked:
+    """The survivors, decision by decision, best first. Shapes: rows_N the row of each, place_N its place from 0;
+    starts (D + 1,): decision d has the entries [starts[d], starts[d + 1])."""
+
+    rows_N: np.ndarray
+    place_N: np.ndarray
+    starts: np.ndarray
+
+    def first_D(self) -> np.ndarray:
+        """The row of the best of each decision, NO_ROW without a survivor. Shapes: returns (D,)."""
+        some_D = self.starts[1:] > self.starts[:-1]
+        out_D = np.full(len(some_D), NO_ROW, dtype=np.int64)
+        out_D[some_D] = self.rows_N[self.starts[:-1][some_D]]
+        return out_D
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replayed:
+    """What a strategy makes of a block. `reason_R` are places in `reasons.texts`; `chosen_D` a place among the decision's own
+    candidates, NO_ROW for nobody. `unresolved_D`: it depends on something that the log lacks, so nothing is said of it.
+    """
+
+    assigned: Assigned
+    before: Before
+    after: After
+    survives_R: np.ndarray
+    reasons: Reasons
+    reason_R: np.ndarray
+    fired_R: np.ndarray
+    unknown_R: np.ndarray
+    ranked: Ranked
+    propensity_R: np.ndarray
+    chosen_D: np.ndarray
+    unresolved_D: np.ndarray
+
+
+def replay_one(live: LiveStrategy, decision: Decision) -> Decision:
+    """The Decision that the strategy would make of the recorded facts, its own parameters and experiments.
+
+    Raises: RequestError where the strategy would refuse the request.
+    """
+    request = request_of(live.compiled, decision)
+    inputs = Assigning(live.compiled, decision)
+    return decide_from(live, request, inputs, killed_bits(live.compiled, decision.killed))
+
+
+@dataclass(frozen=True)
+class Assigning(Recorded):
+    """The record of a Decision, besides what is the strategy's own: arms, and what stands in for a silent model."""
+
+    def assign(self) -> Assignment:
+        return reassign(self.compiled, self.decision)
+
+    def ask_models(self, columns: dict[str, Column], alive_K: np.ndarray) -> Said:
+        said = super().ask_models(columns, alive_K)
+        for name, output in self.decision.model_outputs.items():
+            if name not in self.compiled.on_late or name not in columns:
+                continue
+            stand_in = evaluate(self.compiled.on_late[name], columns, num_rows=len(alive_K))
+            silent_K = np.array([output.source != "model" or value is None for value in output.values])
+            known = columns[name]
+            valid_K = np.where(silent_K, stand_in.valid & alive_K, known.valid)
+            columns[name] = Column(np.where(silent_K, stand_in.values, known.values), valid_K)
+            said.outputs[name] = ModelOutput(
+                model=output.model, model_hash=output.model_hash, source=output.source, values=columns[name].tolist()
+            )
+        return said
+
+
+def replay_block(compiled: CompiledStrategy, rules: RuleRunner, fitted: Fitted) -> Replayed:
+    """All decisions of a block. `fitted.blocked` must be empty: without arms there is nothing to replay."""
+    block = fitted.block
+    columns = dict(fitted.columns)
+    assigned = assign_block(compiled, fitted)
+    place_R = assigned.place_D[block.decision_of_R]
+    for name, column in assigned.columns.items():
+        columns[name] = Column(column.values[place_R], column.valid[place_R])
+    killed = killed_bits(compiled, block.killed)
+
+    before = rules.before(columns, block.num_rows, killed)
+    tainted_R = _add_models(compiled, block, columns, before.alive_K)
+    if fitted.tainted:
+        tainted_R = np.ones(block.num_rows, dtype=np.bool_)
+    after = rules.after(columns, before.alive_K, killed)
+
+    survives_R = before.alive_K & after.known_K
+    reasons = reasons_of(compiled)
+    ranked = rank_block(compiled, block, survives_R, after.score_K)
+    propensity_R, chosen_D = choose_block(compiled.strategy.explore, compiled.strategy.rank.keep, block, ranked, after)
+    return Replayed(
+        assigned=assigned,
+        before=before,
+        after=after,
+        survives_R=survives_R,
+        reasons=reasons,
+        reason_R=reason_codes(reasons, before, after),
+        fired_R=before.fired_K | after.fired_K * before.alive_K,
+        unknown_R=before.unknown_K | after.unknown_K * before.alive_K,
+        ranked=ranked,
+        propensity_R=propensity_R,
+        chosen_D=chosen_D,
+        unresolved_D=_unresolved(block, tainted_R, before, after),
+    )
+
+
+def assign_block(compiled: CompiledStrategy, fitted: Fitted) -> Assigned:
+    """`assign` for every decision. Shapes: `Assigned`."""
+    block, strategy = fitted.block, compiled.strategy
+    if not compiled.arms:
+        params = dict(compiled.param_values)
+        place_D = np.zeros(block.num_decisions, dtype=np.int64)
+        return Assigned(distinct=[({}, params)], place_D=place_D, columns=dict(compiled.param_columns))
+    sides_DE = np.stack([_sides(compiled, split, fitted) for split in compiled.arms], axis=1)
+    found, place_D = np.unique(sides_DE, axis=0, return_inverse=True)
+    distinct = [_assignment(compiled, sides) for sides in found.tolist()]
+    columns = {
+        f"params.{param.name}": to_column([params[param.name] for _, params in distinct], Type(param.type, False))
+        for param in strategy.params.values()
+    }
+    return Assigned(distinct=distinct, place_D=place_D.reshape(-1), columns=columns)
+
+
+def _sides(compiled: CompiledStrategy, split: CompiledArms, fitted: Fitted) -> np.ndarray:
+    """The arm of every decision in one experiment. Shapes: returns (D,) int16."""
+    experiment = split.experiment
+    column = fitted.shared[experiment.region if experiment.kind == "switchback" else experiment.unit]
+    units = [str(value) for value in column.tolist()]
+    layer = compiled.strategy.layers.get(experiment.layer)
+    sides_D = assign_many(experiment, layer, units, fitted.block.as_of_ms_D)
+    if split.where is not None:
+        inside = evaluate(split.where, fitted.shared, num_rows=len(units))
+        sides_D[~(inside.valid & inside.values)] = OUTSIDE
+    return sides_D
+
+
+def _assignment(compiled: CompiledStrategy, sides: Sequence[int]) -> tuple[dict[str, str], dict[str, Any]]:
+    arms: dict[str, str] = {}
+    params = dict(compiled.param_values)
+    for split, side in zip(compiled.arms, sides, strict=True):
+        if side == OUTSIDE:
+            continue
+        if side >= 0:
+            arms[split.experiment.name] = split.experiment.arms[side].name
+            params |= split.values[side]
+        else:
+            arms[split.experiment.name] = HOLDOUT if side == HELD_OUT else NOT_EXPOSED
+    return arms, params
+
+
+def _add_models(
+    compiled: CompiledStrategy, block: Block, columns: dict[str, Column], alive_R: np.ndarray
+) -> np.ndarray:
+    """A column under every model's name; a row error where the log does not know what it would have said.
+
+    That is: nobody asked it (the strategy had no such use of it), or not about this candidate, which a rule had dropped.
+    Shapes: returns (R,) bool, the rows with such an error.
+    """
+    tainted_R = np.zeros(block.num_rows, dtype=np.bool_)
+    for name in compiled.strategy.models:
+        said = block.models.get(name)
+        if said is None or not _is_model(compiled, name, said.model):
+            columns[name] = Column(np.zeros(block.num_rows), np.zeros(block.num_rows, dtype=np.bool_), alive_R.copy())
+            tainted_R |= alive_R
+            continue
+        silent_R = (said.source_D != _MODEL)[block.decision_of_R]
+        asked_R = silent_R | said.valid | _asked(compiled, block)
+        known_R = said.valid & ~silent_R
+        values_R, valid_R = said.values, known_R & alive_R
+        if name in compiled.on_late and (open_R := alive_R & asked_R & ~known_R).any():
+            stand_in = evaluate(compiled.on_late[name], columns, num_rows=block.num_rows)
+            values_R = np.where(open_R, stand_in.values, values_R)
+            valid_R = np.where(open_R, stand_in.valid, valid_R)
+        missing_R = alive_R & ~asked_R
+        tainted_R |= missing_R
+        columns[name] = Column(values_R, valid_R, missing_R if missing_R.any() else None)
+    return tainted_R
+
+
+def lacking_models(compiled: CompiledStrategy, block: Block) -> dict[str, str]:
+    """Models of the strategy that the log says nothing of, with the reason."""
+    out: dict[str, str] = {}
+    for name, use in compiled.strategy.models.items():
+        said = block.models.get(name)
+        if said is None:
+            out[name] = f"model {name}: it was not asked"
+        elif not _is_model(compiled, name, said.model):
+            out[name] = f"model {name} was {said.model} in the log, {use.model}@{use.version} now"
+    return out
+
+
+def _is_model(compiled: CompiledStrategy, name: str, logged: str) -> bool:
+    """Whether what is logged as `model@version` is what the strategy means: a champion is whichever was it then."""
+    use = compiled.strategy.models[name]
+    model, _, version = logged.partition("@")
+    return model == use.model and use.version in ("champion", version)
+
+
+def _asked(compiled: CompiledStrategy, block: Block) -> np.ndarray:
+    """The rows that no drop rule had dropped when they were logged. An `unknown:` rule that is gone since counts as a drop rule.
+
+    Shapes: returns (R,) bool.
+    """
+    adjusts = {rule.id for rule in compiled.adjusts}
+    asked = [text == SCORE_NOT_FINITE or text.removeprefix(UNKNOWN) in adjusts for text in block.reasons]
+    return np.array([*asked, True])[block.reason_R]  # the last one is for -1, no reason
+
+
+def _unresolved(block: Block, tainted_R: np.ndarray, before: Before, after: After) -> np.ndarray:
+    """Decisions of which a candidate's outcome may hang on what the log lacks: a rule could not tell, or a score or an
+    output failed, in a row that has such a gap. Shapes: returns (D,) bool."""
+    out_D = np.zeros(block.num_decisions, dtype=np.bool_)
+    if not tainted_R.any():
+        return out_D
+    alive_R = before.alive_K
+    unsure_R = (before.unknown_K != 0) | (alive_R & ((after.unknown_K != 0) | ~after.known_K))
+    for output in after.outputs.values():
+        if output.error is not None:
+            unsure_R |= alive_R & output.error
+    out_D[block.decision_of_R[tainted_R & unsure_R]] = True
+    return out_D
+
+
+def rank_block(compiled: CompiledStrategy, block: Block, survives_R: np.ndarray, score_R: np.ndarray) -> Ranked:
+    """The survivors of every decision, best first; equal scores by the ties field ascending, then by key."""
+    return rank_rows(block, compiled.strategy.rank.ties, survives_R, score_R)
+
+
+def rank_rows(block: Block, ties: str, survives_R: np.ndarray, score_R: np.ndarray) -> Ranked:
+    rows_N = np.flatnonzero(survives_R)
+    falls_N, group_N = -score_R[rows_N], block.decision_of_R[rows_N]
+    order_N = np.lexsort((falls_N, group_N))
+    rows_N, falls_N, group_N = rows_N[order_N], falls_N[order_N], group_N[order_N]
+    equal_N = (falls_N[1:] == falls_N[:-1]) & (group_N[1:] == group_N[:-1])
+    if equal_N.any():
+        _break_ties(block, ties, rows_N, equal_N)
+    starts = np.searchsorted(group_N, np.arange(block.num_decisions + 1))
+    place_N = np.arange(len(rows_N)) - starts[group_N]
+    return Ranked(rows_N=rows_N, place_N=place_N, starts=starts)
+
+
+def _break_ties(block: Block, ties: str, rows_N: np.ndarray, equal_N: np.ndarray) -> None:
+    """Order the runs of equal scores in place."""
+    ids = block.candidate_ids
+    by = ids if ties in ("", block.candidate_key) else block.candidates[ties].values
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], equal_N, [False])).astype(np.int8)))
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        rows_N[start : end + 1] = sorted(rows_N[start : end + 1].tolist(), key=lambda row: (by[row], ids[row]))
+
+
+def choose_block(
+    explore: Explore, keep: int, block: Block, ranked: Ranked, after: After
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chance of every candidate and the draw. Shapes: returns (R,) float64 and (D,) int64."""
+    kept_N = ranked.place_N < keep
+    rows_N, place_N = ranked.rows_N[kept_N], ranked.place_N[kept_N]
+    sizes_D = np.minimum(np.diff(ranked.starts), keep)
+    starts = np.concatenate(([0], np.cumsum(sizes_D)))
+    chances_N = chances_of(explore, after.score_K[rows_N], place_N, sizes_D, starts)
+    propensity_R = np.zeros(block.num_rows)
+    propensity_R[rows_N] = chances_N
+    chosen_D = np.full(block.num_decisions, NO_ROW, dtype=np.int64)
+    some_D = np.flatnonzero(sizes_D)
+    drawn_D = starts[some_D]
+    if explore.kind != "none":
+        drawn_D = drawn_D + draw_block(explore.salt, block, chances_N, starts, some_D)
+    chosen_D[some_D] = rows_N[drawn_D] - block.starts[some_D]
+    return propensity_R, chosen_D
+
+
+def chances_of(
+    explore: Explore, score_N: np.ndarray, place_N: np.ndarray, sizes_D: np.ndarray, starts: np.ndarray
+) -> np.ndarray:
+    """`propensities` for every group of kept candidates, best first: the same operations in the same order.
+
+    Shapes: score_N, place_N and the result (N,); sizes_D (D,), starts (D + 1,).
+    """
+    first_N = place_N == 0
+    if explore.kind == "none":
+        return first_N.astype(np.float64)
+    if explore.kind == "epsilon":
+        with np.errstate(divide="ignore"):
+            each_N = np.repeat(explore.epsilon / sizes_D, sizes_D)
+        return np.where(first_N, 1.0 - explore.epsilon + each_N, each_N)
+    drawn_N = place_N < explore.top_k if explore.kind == "top_k_softmax" else np.ones(len(place_N), dtype=np.bool_)
+    best_N = np.repeat(score_N[starts[:-1][sizes_D > 0]], sizes_D[sizes_D > 0])
+    with np.errstate(over="ignore"):  # two scores may be further apart than a double reaches: a chance of 0
+        exponents_N = (score_N - best_N) / explore.temperature
+    weights = list(map(math.exp, exponents_N.tolist()))  # the C library's: NumPy's differs in the last bit
+    weights_N = np.array(weights) * drawn_N
+    ends = (
+        starts[1:].tolist()
+        if explore.kind == "softmax"
+        else (starts[:-1] + np.minimum(sizes_D, explore.top_k)).tolist()
+    )
+    totals = [math.fsum(weights[start:end]) for start, end in zip(starts[:-1].tolist(), ends, strict=True)]
+    return weights_N / np.repeat(np.array(totals), sizes_D)
+
+
+def draw_block(salt: str, block: Block, chances_N: np.ndarray, starts: np.ndarray, some_D: np.ndarray) -> np.ndarray:
+    """`draw` for every decision of `some_D`: the first place whose cumulated chance exceeds the decision's number.
+
+    Shapes: returns (len(some_D),) int64.
+    """
+    draws_D = (draw64_array(salt, unit_keys(list(block.decision_ids))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    out = np.zeros(len(some_D), dtype=np.int64)
+    sizes = np.diff(starts)[some_D]
+    for size in np.unique(sizes).tolist():  # groups of one size are the rows of one array
+        at = np.flatnonzero(sizes == size)
+        chances = chances_N[starts[some_D[at]][:, None] + np.arange(size)]
+        ends = np.add.accumulate(chances, axis=1)  # one addition after the other, as `accumulate`
+        places = (ends <= draws_D[some_D[at]][:, None]).sum(axis=1)
+        for row in np.flatnonzero(places == size).tolist():  # rounding left the sum below the number
+            places[row] = int(np.flatnonzero(chances[row] > 0.0)[-1])
+        out[at] = places
+    return out
+
+
+def outputs_as_logged(
+    compiled: CompiledStrategy, after: After, survives_R: np.ndarray
+) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    """The named outputs as a Decision records them: (values, valid), doubles that JSON cannot say among the nulls."""
+    out = {}
+    for named in compiled.outputs:
+        column = after.outputs[named.name]
+        valid_R = column.valid & survives_R
+        if column.values.dtype == np.float64:
+            valid_R &= np.isfinite(column.values)
+        out[named.name] = (column.values, valid_R)
+    return out
