@@ -105,39 +105,52 @@ class Library:
         # (name, version) to what its manifest looked like and the model, or a text: why it does not load. Last used last.
         self._models: dict[tuple[str, str], tuple[Any, Model | str]] = {}
         self._seen: Any = None
+        self._lock = threading.Lock()  # of replacing `live`: two threads do
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Look once, then keep looking in a thread of its own."""
+        """Look once, then keep looking in two threads: a registry that hangs or a model that loads holds up no kill."""
         self.refresh()
-        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
-        self._thread.start()
+        for name, look in (("reload", self.refresh), ("switches", self.refresh_switches)):
+            self._threads.append(threading.Thread(target=self._run, args=(look,), name=name, daemon=True))
+            self._threads[-1].start()
 
     def stop(self) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(10)
+        for thread in self._threads:
+            thread.join(10)
+
+    def refresh_switches(self) -> bool:
+        """Look at the kill switches alone; returns whether `live` was replaced."""
+        with self._lock:
+            before = (self._switches.switches, self._switches.error)
+            self._switches.refresh()
+            if (self._switches.switches, self._switches.error) == before:
+                return False
+            self.live = self._with_switches(self.live)
+            return True
 
     def refresh(self) -> bool:
-        """Look once; returns whether `live` was replaced."""
+        """Look at everything once; returns whether `live` was replaced."""
+        switched = self.refresh_switches()
         registry_changed = self._look_at_registry()
         if self._registry is not None:
             self._files.refresh(self._registry, everything=registry_changed)
-        self._switches.refresh()
         champions = self._champions()
-        switches = (id(self._switches.switches), self._switches.error)
-        state = (self._files.generation, switches, champions, self._registry_error, id(self._registry))
+        state = (self._files.generation, champions, self._registry_error, id(self._registry))
         if state == self._seen:
-            return False
+            return switched
         self._seen = state
-        self.live = self._assemble(champions)
+        assembled = self._assemble(champions)
+        with self._lock:
+            self.live = self._with_switches(assembled)
         return True
 
-    def _run(self) -> None:
+    def _run(self, look: Callable[[], bool]) -> None:
         while not self._stop.wait(self.config.poll_s):
             try:
-                self.refresh()
+                look()
             except Exception:  # the thread must outlive a surprise: what is live stays live
                 logger.exception("looking for new strategies failed, trying again")
                 self._stop.wait(1.0)
@@ -188,8 +201,6 @@ class Library:
             errors[REGISTRY] = self._registry_error
         if self._files.folder_error:
             errors[str(self.config.strategies_dir)] = self._files.folder_error
-        if self._switches.error:
-            errors[SWITCHES] = self._switches.error
         built = {
             compiled.name: self._with_models(compiled, champions, errors)
             for _, compiled in sorted(self._files.compiled.items())
@@ -201,11 +212,30 @@ class Library:
         return Live(
             strategies=strategies,
             shadows=_shadows(built, strategies, errors),
-            switches=self._switches.switches,
             errors=errors,
-            warnings=self._warnings(),
-            generation=self.live.generation + 1,
+            warnings={
+                path.name: tuple(warning.format() for warning in compiled.warnings)
+                for path, compiled in self._files.compiled.items()
+                if compiled.warnings
+            },
         )
+
+    def _with_switches(self, live: Live) -> Live:
+        """The state with the switches as they are now, the next generation."""
+        errors = {what: text for what, text in live.errors.items() if what != SWITCHES}
+        warnings = {what: texts for what, texts in live.warnings.items() if what != SWITCHES}
+        switches = self._switches.switches
+        if switches is not None and live.strategies and not errors:  # what is not used may be what a switch names
+            beside = [shadow for shadows in live.shadows.values() for shadow in shadows]
+            known = [known_of(one.compiled.strategy) for one in (*live.strategies.values(), *beside)]
+            unmatched = switches.unmatched(known).items()
+            if unmatched:
+                texts = [f"{SWITCHES}: warning: {target} switches nothing off: {why}" for target, why in unmatched]
+                warnings[SWITCHES] = tuple(texts)
+        if self._switches.error:
+            errors[SWITCHES] = self._switches.error
+        generation = self.live.generation + 1
+        return replace(live, switches=switches, errors=errors, warnings=warnings, generation=generation)
 
     def _let_go(self, built: Mapping[str, LiveStrategy]) -> None:
         """Rules that are no longer live need no fused form. A request that still runs on them ends on them."""
@@ -213,22 +243,6 @@ class Library:
         for live in self._built.values():
             if isinstance(live.rules, RuleForms) and id(live.rules) not in stay:
                 live.rules.close()
-
-    def _warnings(self) -> dict[str, tuple[str, ...]]:
-        found = {
-            path.name: tuple(str(warning.format()) for warning in compiled.warnings)
-            for path, compiled in self._files.compiled.items()
-            if compiled.warnings
-        }
-        if self._switches.switches is not None and not self._files.errors:
-            # A file that does not compile may well hold what a switch names.
-            known = [known_of(compiled.strategy) for compiled in self._files.compiled.values()]
-            unmatched = self._switches.switches.unmatched(known)
-            if unmatched and known:
-                found[SWITCHES] = tuple(
-                    f"{SWITCHES}: warning: {target} switches nothing off: {why}" for target, why in unmatched.items()
-                )
-        return found
 
     def _with_models(
         self, compiled: CompiledStrategy, champions: Mapping[str, Any], errors: dict[str, str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from engine.client import EngineClient, EngineError
 from engine.files import read_notes, write_whole
-from engine.reload import Library
+from engine.reload import Library, LibraryConfig
 from engine.strategy import CompiledStrategy
 from engine.switch_watch import SwitchWatch
 from engine.switches import (
@@ -29,6 +30,7 @@ from engine.switches import (
     read_switches,
     revive,
 )
+from features.registry import Registry
 from tests.engine.running import Engine
 from tests.engine.support import AS_OF_MS, catalogue_registry, compile_text
 from tests.engine.test_decision_log import wait_until
@@ -286,6 +288,32 @@ def test_kills_are_live_within_a_second_on_a_running_engine(engine: Engine, clie
     assert "hailstream_switches 1.0" in metrics
     (switch,) = client.strategies()["switches"]
     assert (switch["target"], switch["actor"]) == ("rule:rider_coupon/above_share", "ann")
+
+
+def test_a_registry_that_hangs_holds_up_no_kill(tmp_path: Path) -> None:
+    hang, asked = threading.Event(), threading.Event()
+
+    def fetch() -> Registry:
+        if library.live.strategies:
+            asked.set()
+            hang.wait(30)
+        return catalogue_registry()
+
+    (tmp_path / "one.yaml").write_text(TEXT)
+    library = Library(
+        LibraryConfig(strategies_dir=tmp_path, models_dir=tmp_path, poll_s=0.01, registry_poll_s=0.01), fetch
+    )
+    library.start()
+    try:
+        assert asked.wait(5)
+        killed_at = time.monotonic()
+        kill(tmp_path, "city:nyc", actor="ann", reason="r", now_ms=1)
+        wait_until(lambda: library.live.switches is not None and library.live.switches.kills("one", "nyc") is not None)
+        assert time.monotonic() - killed_at < 1.0
+        assert set(library.live.strategies) == {"one"}
+    finally:
+        hang.set()
+        library.stop()
 
 
 def test_an_engine_that_never_could_read_its_switches_decides_nothing(
