@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.compiler import names_of
-from engine.loader import load_strategy
+from engine.loader import load_strategy, table_files
 from engine.server import SHIPPED_STRATEGIES
-from features.expr import Mistakes
+from engine.strategy import CompiledStrategy
+from features.expr import Facts, Mistakes
 from tests.engine.support import KITCHEN_SINK, catalogue_registry, compile_text, shipped_registry
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "strategies"
@@ -25,7 +26,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(case: str) -> None:
 
 
 def test_golden_cases_are_there() -> None:
-    assert len(CASES) >= 5
+    assert len(CASES) >= 25
 
 
 @pytest.mark.parametrize("name", ["express_dispatch", "rider_coupon"])
@@ -82,3 +83,94 @@ def test_file_that_is_not_a_mapping_is_a_mistake(tmp_path: Path) -> None:
     for text in ("", "- 1\n", "just text\n"):
         with pytest.raises(Mistakes, match="a strategy must be a mapping"):
             compile_text(text, tmp_path, catalogue_registry())
+
+
+def test_documented_strategy_compiles_and_uses_every_kind_of_section(tmp_path: Path) -> None:
+    doc = (SHIPPED_STRATEGIES.parent / "STRATEGIES.md").read_text(encoding="utf-8").split("## The file")[1]
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "bonus.csv").write_text(doc.split("```csv\n")[1].split("```")[0])
+    compiled = compile_text(doc.split("```yaml\n")[1].split("```")[0], tmp_path, shipped_registry())
+    assert [warning.message for warning in compiled.warnings] == []
+    assert [step.name for step in compiled.steps_before] == ["closeness", "night", "usual_rate", "bonus"]
+    assert len(compiled.strategy.tables["bonus"].rows) == 3
+    assert table_files(tmp_path / "strategy.yaml") == [tmp_path / "tables" / "bonus.csv"]
+
+
+CHAIN = """
+strategy: chain
+version: 1
+request: {zone: int, n: {type: int, unit: s, min: 1, max: 9}}
+candidates: {key: id, fields: {eta_s: {type: 'double?', unit: s}, tags: list(string), seen: timestamp}}
+models: {p: {uses: accept@champion, deadline: 8ms, on_late: base}}
+let:
+  last: by_zone.x + first
+  first: n + n
+  base: 0.5
+  after: p + by_model.y
+  recent: as_of - seen < duration('1h') && tags.exists(t, t == 'gold')
+tables:
+  by_model: {columns: [p_high, {out.y: double}], rows: m.csv}
+  by_zone: {columns: [zone, first, out.x], rows: z.csv, on_gap: {x: 0}}
+outputs: {both: after * 2.0, eta: eta_s}
+rules:
+  - {id: gone, drop_when: "eta_s == null || last > 100 || !recent"}
+  - {id: fixed, when: after > 0.9, set: 1, add: 2, multiply: 3, owner: ops, kill_switch: ks.fixed}
+score: after + eta_s
+"""
+
+
+def compile_chain(folder: Path, text: str = CHAIN) -> CompiledStrategy:
+    (folder / "m.csv").write_text("p_high,out.y\ntrue,1\nfalse,2\n")
+    (folder / "z.csv").write_text("zone,first,out.x\n1,*,10\n[2..5],< 9,20\n")
+    return compile_text(text.replace("let:", "let:\n  p_high: p > 0.5"), folder, catalogue_registry())
+
+
+def test_names_run_in_the_order_of_what_they_read_and_models_split_them(tmp_path: Path) -> None:
+    compiled = compile_chain(tmp_path)
+    assert [step.name for step in compiled.steps_before] == ["first", "base", "recent", "by_zone", "last"]
+    assert [step.name for step in compiled.steps_after] == ["p_high", "by_model", "after"]
+    assert compiled.read_after == {"base", "eta_s"}
+    assert not compiled.on_late["p"].type.nullable
+
+
+def test_drop_rules_narrow_what_runs_behind_them(tmp_path: Path) -> None:
+    compiled = compile_chain(tmp_path)
+    assert str(compiled.score.type) == "double"
+    assert {output.name: str(output.program.type) for output in compiled.outputs} == {"both": "double", "eta": "double"}
+    with pytest.raises(Mistakes, match="'eta_s' may be null"):
+        compile_chain(tmp_path, CHAIN.replace("eta_s == null || ", ""))
+
+
+def test_rule_keeps_all_that_is_said_of_it(tmp_path: Path) -> None:
+    (fixed,) = compile_chain(tmp_path).adjusts
+    assert (fixed.bit, fixed.on_unknown, fixed.kill_switch) == (1, "skip", "ks.fixed")
+    assert [str(p) for p in (fixed.set, fixed.add, fixed.multiply)] == ["1: int", "2: int", "3: int"]
+
+
+def test_units_and_bounds_reach_lets_and_tables(tmp_path: Path) -> None:
+    facts = compile_chain(tmp_path).strategy.facts
+    assert facts["n"] == Facts(unit="s", low=1.0, high=9.0)
+    assert facts["first"] == Facts(unit="s", low=2.0, high=18.0)
+    assert facts["by_zone.x"] == Facts(low=0.0, high=20.0)
+    with pytest.raises(Mistakes, match="'first' is in s"):
+        compile_chain(
+            tmp_path,
+            CHAIN.replace("eta: eta_s", "eta: first > zone_m").replace(
+                "zone: int", "zone: int, zone_m: {type: int, unit: m}"
+            ),
+        )
+
+
+def test_long_chain_of_names_compiles_and_a_long_cycle_is_told(tmp_path: Path) -> None:
+    names = [f"n{at}" for at in range(1500)]
+    lines = "\n".join(f"  {name}: {other} + 1" for name, other in zip(names, [*names[1:], "hour"], strict=True))
+    head = "strategy: s\nversion: 1\nrequest: {hour: int}\ncandidates: {key: id}\nscore: double(n0)\nlet:\n"
+    compiled = compile_text(head + lines, tmp_path, catalogue_registry())
+    assert [step.name for step in compiled.steps_before] == names[::-1]
+    with pytest.raises(Mistakes, match="'n0' needs itself: n0 → n1 → n2 → n3 → n4 → n5 → n6 → … → n0"):
+        compile_text(head + lines.replace("hour", "n0"), tmp_path, catalogue_registry())
+
+
+def test_large_file_is_refused_and_not_read_for_minutes(tmp_path: Path) -> None:
+    with pytest.raises(Mistakes, match="are allowed"):
+        compile_text("rules: [" + "{id: a}," * 60_000 + "]", tmp_path, catalogue_registry())
