@@ -10,9 +10,10 @@ A cell is one value (`single`), or a range with one value that stands for it. `r
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from features.expr.facts import Facts
@@ -53,6 +54,7 @@ class Atom:
     step: Step
     names: tuple[str, ...]
     program: Program
+    text: str
     ordered: bool = False
 
     def outcome(self, values: Mapping[str, Any]) -> int:
@@ -80,12 +82,10 @@ def find_atoms(steps: Iterable[Step]) -> dict[str, Atom]:
         text = str(step)
         if text not in found:
             program = as_program(step)
-            found[text] = Atom(step, tuple(sorted(program.names)), program)
+            found[text] = Atom(step, tuple(sorted(program.names)), program, text)
     small = {name for group in _groups(found.values()) if len(group) <= MAX_ORDERED for name in group}
     return {
-        text: Atom(atom.step, atom.names, atom.program, True)
-        if _compares_names(atom) and small >= {*atom.names}
-        else atom
+        text: replace(atom, ordered=True) if _compares_names(atom) and small >= {*atom.names} else atom
         for text, atom in found.items()
     }
 
@@ -124,6 +124,7 @@ class _Builder:
         self.cuts: set[Any] = set()
         self.found: dict[str, list[Piece]] = {}
         self.understood: set[str] = set()
+        self.judged: dict[tuple[str, int], int] = {}  # the outcome of an atom on one of its pieces
         self.points = 1
 
     def find_cuts(self) -> None:
@@ -133,7 +134,7 @@ class _Builder:
                 return
             self.cuts |= {self.low, self.high + 1}
             for atom in self.own:
-                self.found[str(atom.step)] = found = pieces(atom.step, self.name, self.type.kind, self.low, self.high)
+                self.found[atom.text] = found = pieces(atom.step, self.name, self.type.kind, self.low, self.high)
                 self.cuts.update(piece.low for piece in found)
             for atom in self.shared:
                 if self.type.kind == "double":
@@ -146,7 +147,7 @@ class _Builder:
             self.cuts.add("")
             for atom in self.own:
                 if _text_cuts(atom.step, self.name, self.cuts):
-                    self.understood.add(str(atom.step))
+                    self.understood.add(atom.text)
             for atom in self.atoms:
                 self.cuts.update(
                     part.value for part in atom.step.walk() if part.step == "const" and isinstance(part.value, str)
@@ -168,7 +169,7 @@ class _Builder:
 
     def domain(self, *, merge: bool) -> Domain:
         cells = self.cells()
-        texts = [str(atom.step) for atom in self.own]
+        texts = [atom.text for atom in self.own]
         masks = [[self.mask(atom, cell) for cell in cells] for atom in self.own]
         if merge and not self.shared:
             same: dict[tuple[int, ...], list[int]] = {}
@@ -181,17 +182,17 @@ class _Builder:
         return Domain(self.name, tuple(cells), {text: tuple(mask) for text, mask in zip(texts, masks, strict=True)})
 
     def mask(self, atom: Atom, cell: Cell) -> int:
-        if cell.single or self.steady(atom, cell):
+        if atom.text in self.found and isinstance(cell.low, int | float) and cell.low == cell.low:
+            found = self.found[atom.text]
+            place = bisect.bisect_right(found, key_of(cell.low), key=lambda piece: piece.low) - 1
+            if found[place].status != "unknown":  # then one outcome all over the piece, which the cell is a part of
+                if (atom.text, place) not in self.judged:
+                    value = value_of(found[place].low, self.type.kind)
+                    self.judged[atom.text, place] = atom.outcome({self.name: value})
+                return self.judged[atom.text, place]
+        if cell.single or atom.text in self.understood:
             return atom.outcome({self.name: cell.value})
         return atom.outcomes({self.name: cell})
-
-    def steady(self, atom: Atom, cell: Cell) -> bool:
-        """Whether the atom has one outcome all over the cell."""
-        text = str(atom.step)
-        if text in self.found:
-            key = key_of(cell.low)
-            return next(piece for piece in self.found[text] if piece.low <= key <= piece.high).status != "unknown"
-        return text in self.understood
 
     def cells(self) -> list[Cell]:
         """Plain values first, then what reads odd in an example: infinities, NaN, null."""
