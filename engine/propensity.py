@@ -1,8 +1,8 @@
 """The chance of each candidate, and the draw. Read `engine/strategy.py::Explore` for what the kinds mean.
 
-The doubles are the same wherever a Decision is made or replayed: the chances of kept candidates come from plain IEEE
-arithmetic in ranking order, from the C library's exp and from an exactly rounded sum (`math.fsum`); NumPy's exp and sum
-depend on the processor and on the length of the array.
+A Decision replays to the bit, so the doubles must not hang on the processor or on how many candidates there are, as
+NumPy's exp and sum do: a chance is math.exp of (score - best) / temperature, one kept candidate at a time, over the exactly
+rounded sum (`math.fsum`) of those. What is left to trust is the C library's exp: another one may round its last bit otherwise.
 """
 
 from __future__ import annotations
