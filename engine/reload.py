@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.inputs import LiveStrategy
-from engine.model import MANIFEST, Model, ModelError, champion_version, check_names, load_model, version_dir
+from engine.model import Model, ModelError
+from engine.model_shelf import ModelShelf, fits
 from engine.outline import known_of
 from engine.rule_forms import RuleForms
 from engine.rules import ColumnRules, RuleRunner
 from engine.shadow_fit import find_misfit
-from engine.strategy import CHAMPION, CompiledStrategy, ModelUse
+from engine.strategy import CompiledStrategy
 from engine.strategy_files import StrategyFiles
 from engine.switch_watch import SwitchWatch
 from engine.switches import SWITCHES, Switches
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REGISTRY = "registry"  # the key of `errors` under which the registry's own problem stands
-KEPT_MODELS = 4  # versions kept loaded beside the ones pointed at: a rollback goes live without reading files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,7 @@ class Library:
         self._registry: Registry | None = None
         self._registry_due = float("-inf")
         self._registry_error = ""
-        # (name, version) to what its manifest looked like and the model, or a text: why it does not load. Last used last.
-        self._models: dict[tuple[str, str], tuple[Any, Model | str]] = {}
+        self._models = ModelShelf(config.models_dir)
         self._seen: Any = None
         self._lock = threading.Lock()  # of replacing `live`: two threads do
         self._stop = threading.Event()
@@ -137,7 +136,7 @@ class Library:
         registry_changed = self._look_at_registry()
         if self._registry is not None:
             self._files.refresh(self._registry, everything=registry_changed)
-        champions = self._champions()
+        champions = self._models.champions(self._files.compiled.values())
         state = (self._files.generation, champions, self._registry_error, id(self._registry))
         if state == self._seen:
             return switched
@@ -178,22 +177,6 @@ class Library:
             logger.warning("registry: %s", error or "read again")
         self._registry_error = error
 
-    def _champions(self) -> dict[str, Any]:
-        """What every model in use points at now, with what would tell a repaired version from a broken one."""
-        out: dict[str, Any] = {}
-        for compiled in self._files.compiled.values():
-            for use in compiled.strategy.models.values():
-                ref = f"{use.model}@{use.version}"
-                try:
-                    version = self._version(use)
-                    out[ref] = (version, version and _stat_of(version_dir(self.config.models_dir, use.model, version)))
-                except ModelError as error:
-                    out[ref] = (None, str(error))
-        return out
-
-    def _version(self, use: ModelUse) -> str | None:
-        return champion_version(self.config.models_dir, use.model) if use.version == CHAMPION else use.version
-
     def _assemble(self, champions: Mapping[str, Any]) -> Live:
         """A new state from what compiled and what loads; a use keeps its last good model."""
         errors = {path.name: text for path, text in self._files.errors.items()}
@@ -207,7 +190,7 @@ class Library:
         }
         self._let_go(built)
         self._built, self._built_for = built, self._registry
-        self._forget_models(champions)
+        self._models.forget(champions)
         strategies = {name: live for name, live in built.items() if live.compiled.strategy.shadow_of is None}
         return Live(
             strategies=strategies,
@@ -253,10 +236,10 @@ class Library:
         broken = set()
         for use in compiled.strategy.models.values():
             try:
-                models[use.name] = self._model(use, compiled, champions)
+                models[use.name] = self._models.get(use, compiled, champions)
             except ModelError as error:
                 last = before.models.get(use.name) if before else None
-                models[use.name] = self._still_fits(last, compiled)
+                models[use.name] = last if last is not None and fits(last, compiled) else None
                 errors[f"{use.model}@{use.version}"] = str(error)
                 logger.error("model %s@%s is not used: %s", use.model, use.version, error)
                 if models[use.name] is None:
@@ -273,45 +256,6 @@ class Library:
             broken_models=frozenset(broken),
             rules=self._make_rules(compiled),
         )
-
-    def _model(self, use: ModelUse, compiled: CompiledStrategy, champions: Mapping[str, Any]) -> Model | None:
-        """The model that a use points at, loaded once. Raises: ModelError."""
-        version, stat = champions[f"{use.model}@{use.version}"]
-        if version is None:
-            if stat is not None:
-                raise ModelError(stat)
-            return None
-        key = (use.model, version)
-        known = self._models.pop(key, None)
-        if known is None or known[0] != stat:
-            known = (stat, self._load(*key))
-        self._models[key] = known
-        found = known[1]
-        if isinstance(found, str):
-            raise ModelError(found)
-        check_names(found, compiled.names)
-        return found
-
-    def _load(self, name: str, version: str) -> Model | str:
-        try:
-            return load_model(version_dir(self.config.models_dir, name, version))
-        except Exception as error:  # any way in which a directory can be wrong keeps the last good model
-            return str(error)
-
-    def _forget_models(self, champions: Mapping[str, Any]) -> None:
-        """Let go of versions that nothing points at, but for the last few: a process outlives many promotions."""
-        pointed_at = {(ref.rpartition("@")[0], version) for ref, (version, _) in champions.items()}
-        others = [key for key in self._models if key not in pointed_at]
-        for key in others[:-KEPT_MODELS]:
-            del self._models[key]
-
-    def _still_fits(self, model: Model | None, compiled: CompiledStrategy) -> Model | None:
-        try:
-            if model is not None:
-                check_names(model, compiled.names)
-            return model
-        except ModelError:
-            return None
 
 
 def _shadows(
@@ -332,12 +276,3 @@ def _shadows(
         if problem is not None:
             errors[name] = f"strategy '{name}' is a shadow of '{of}': {problem}"
     return out
-
-
-def _stat_of(directory: Path) -> tuple[int, int] | None:
-    """What changes when a version's manifest is written again; None while there is no manifest."""
-    try:
-        stat = (directory / MANIFEST).stat()
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_ino)

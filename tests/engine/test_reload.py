@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine.decide import decide
-from engine.reload import KEPT_MODELS, Library, LibraryConfig
+from engine.model_shelf import KEPT_MODELS
+from engine.reload import Library, LibraryConfig
 from engine.request import parse
 from engine.rule_forms import RuleForms
 from engine.rules import ColumnRules
@@ -190,7 +191,7 @@ def test_models_of_many_promotions_are_let_go_but_for_the_last_few(folders: tupl
         promote(folders[1], "accept", f"v{number:04d}")
         library.refresh()
     last = [f"v{number:04d}" for number in range(num_versions - KEPT_MODELS, num_versions + 1)]
-    assert [version for _, version in library._models] == last
+    assert [version for _, version in library._models.models] == last
     now = scores(library)
     promote(folders[1], "accept", "v0001")  # long forgotten: it is loaded once more
     library.refresh()
@@ -198,7 +199,7 @@ def test_models_of_many_promotions_are_let_go_but_for_the_last_few(folders: tupl
     promote(folders[1], "accept", last[-1])
     library.refresh()
     assert scores(library) == now
-    assert len(library._models) == KEPT_MODELS + 1
+    assert len(library._models.models) == KEPT_MODELS + 1
 
 
 def test_last_good_model_stays_when_the_next_is_broken(folders: tuple[Path, Path]) -> None:
