@@ -123,15 +123,18 @@ def _facts_of_let(step: CompiledLet, inputs: Mapping[str, Input]) -> Input:
 def _write_drops(loop: Loop, drops: Sequence[CompiledRule], bits: bool) -> int:
     """The drop rules in order: later ones do not look at what is dropped. Returns the number of outputs."""
     alive, dropped_by, fired, unknown = TRUE, str(KEPT), "0", "0"
+    one_fires = all(rule.on_unknown != "fail_row" for rule in drops)  # the one that drops
     for rule in drops:
         holds, unsure = _condition(loop, rule)
         holds, unsure = loop.let(both(holds, alive)), loop.let(both(unsure, alive))
-        fired, unknown = _mark(loop, fired, holds, rule.bit), _mark(loop, unknown, unsure, rule.bit)
+        fired = fired if one_fires else _mark(loop, fired, holds, rule.bit)
+        unknown = _mark(loop, unknown, unsure, rule.bit)
         dropped = either(holds, unsure) if rule.on_unknown == "fail_row" else holds
         dropped_by = _select(loop, dropped, str(rule.bit), dropped_by)
         alive = loop.let(both(alive, flip(dropped)))
     loop.body += [f"put_bool(out0, i, {alive}, 0)", f"put_short(out1, i, {dropped_by}, 1)"]
     if bits:
+        fired = f"select({alive}, 0, raised(1, {dropped_by}))" if one_fires and drops else fired
         loop.body += [f"put_int(out2, i, {fired}, 2)", f"put_int(out3, i, {unknown}, 3)"]
     return 4 if bits else 2
 

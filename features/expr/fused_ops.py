@@ -67,8 +67,8 @@ def host_machine() -> Any:
 @lru_cache(maxsize=1)
 def operations() -> dict[str, Any]:
     """The names of the text."""
-    memory = _memory()
-    return {**_instructions(), **memory, **_texts(memory), "INF": float("inf"), "NAN": float("nan")}
+    names = {**_instructions(), **_memory()}
+    return {**names, **_texts(names), "INF": float("inf"), "NAN": float("nan")}
 
 
 def _instructions() -> dict[str, Any]:
@@ -118,6 +118,8 @@ def _instructions() -> dict[str, Any]:
         "divide": operation(real(real, real), lambda b, x, y: b.fdiv(x, y)),
         "quotient": operation(whole(whole, whole), lambda b, x, y: b.sdiv(x, y)),
         "remainder": operation(whole(whole, whole), lambda b, x, y: b.srem(x, y)),
+        "shifted": operation(whole(whole, whole), lambda b, x, y: b.lshr(x, b.and_(y, ir.IntType(64)(63)))),
+        "raised": operation(whole(whole, whole), lambda b, x, y: b.shl(x, b.and_(y, ir.IntType(64)(63)))),
         "lowest": operation(whole(), lambda b: ir.IntType(64)(-(2**63))),
         "round_away": operation(real(real), round_away),
         **{name: unary(name) for name in ("floor", "ceil", "trunc", "fabs", "sqrt")},
@@ -278,44 +280,47 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _texts(memory: Mapping[str, Any]) -> dict[str, Any]:
+def _texts(names: Mapping[str, Any]) -> dict[str, Any]:
     """Texts to their numbers, by the table of `text_bits.TextBits`: `key_of` and `slot_of` there are the same as here."""
     from numba import njit
 
-    peek, peek_int, peek_byte = memory["peek"], memory["peek_int"], memory["peek_byte"]
-    item_of, data_of, strange, put_int = memory["item_of"], memory["data_of"], memory["strange"], memory["put_int"]
+    select, shifted = names["select"], names["shifted"]
+    peek, peek_int, peek_byte = names["peek"], names["peek_int"], names["peek_byte"]
+    item_of, data_of, strange, put_int = names["item_of"], names["data_of"], names["strange"], names["put_int"]
     factor, other_factor = FACTORS
 
+    # Texts differ in length from row to row, so nothing here branches on it up to 8 bytes. Reading 8 where a text has
+    # fewer is sound: CPython's allocators round an object up to 16 bytes, or 8 beyond a header of theirs, and the header of a
+    # text ends at a multiple of 8.
     @njit
     def number_of(text: int, table: int, str_type: int) -> int:
         state = peek_int(text + STR_STATE)
-        if peek(text + OBJECT_TYPE) != str_type or state & STR_COMPACT == 0:
-            return UNSEEN
         width = (state >> 2) & 7
         size = peek(text + STR_LENGTH) * width
-        if size > LONGEST:
+        if peek(text + OBJECT_TYPE) != str_type or state & STR_COMPACT == 0 or size > LONGEST:
             return UNSEEN
-        data = text + (STR_ASCII_DATA if state & STR_ASCII else STR_DATA)
-        tag = (size + 1) * 8 + width
-        first, second, third, fourth = 0, 0, 0, 0
-        if size >= 8:
-            first, second = peek(data), peek(data + size - 8)
+        data = text + select(state & STR_ASCII != 0, STR_ASCII_DATA, STR_DATA)
+        tag = size * 8 + width
+        long = size > 8
+        first = peek(data) & shifted(-1, select(long, 0, 64 - 8 * size)) & (0 - (size != 0))
+        second, third, fourth = 0, 0, 0
+        if long:
+            second = peek(data + size - 8)
             if size > 16:
                 third, fourth = peek(data + 8), peek(data + size - 16)
-        elif size >= 4:
-            first, second = peek_int(data), peek_int(data + size - 4)
-        elif size > 0:
-            first = peek_byte(data) | peek_byte(data + size // 2) << 8 | peek_byte(data + size - 1) << 16
-        mixed = ((first ^ third ^ tag) * factor) ^ ((second ^ fourth) * other_factor)
+        mixed = (first ^ tag) * factor
+        if long:
+            mixed ^= (second ^ third ^ fourth) * other_factor
         slot = (mixed >> 40) & (SLOTS - 1)
         while True:
             here = table + 8 * (TABLE_HEAD + SLOT_WIDTH * slot)
             taken = peek(here)
+            if (taken ^ tag) | (peek(here + 8) ^ first) == 0:
+                other = (peek(here + 16) ^ second) | (peek(here + 24) ^ third) | (peek(here + 32) ^ fourth)
+                if not long or other == 0:
+                    return peek(here + 40)
             if taken == 0:
                 return UNSEEN
-            same = peek(here + 8) == first and peek(here + 16) == second
-            if taken == tag and same and peek(here + 24) == third and peek(here + 32) == fourth:
-                return peek(here + 40)
             slot = (slot + 1) & (SLOTS - 1)
 
     @njit

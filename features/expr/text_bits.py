@@ -21,7 +21,7 @@ UNSEEN: Final = -1  # no answer has this value: bit 63 is none of the bits
 _MOST_TEXTS: Final = 4096  # remembered per name; a field of ids would grow for ever
 # The table: the number for null, then SLOTS slots of SLOT_WIDTH numbers: tag (0 for an empty slot), four words, number.
 SLOTS: Final = 1024
-TABLE_HEAD, SLOT_WIDTH = 1, 6
+TABLE_HEAD, SLOT_WIDTH = 8, 8  # whole lines of cache, if the table begins with one
 LONGEST: Final = 32  # bytes, in CPython's form of the text
 FACTORS: Final = (-7046029254386353131, -4417276706812531889)  # odd; of splitmix64 and Murmur's relatives
 _FORMS: Final = ((0xFF, 1, "latin-1"), (0xFFFF, 2, "utf-16-le"), (0x10FFFF, 4, "utf-32-le"))
@@ -96,7 +96,7 @@ class TextBits:
         while self.table[TABLE_HEAD + SLOT_WIDTH * slot]:
             slot = (slot + 1) % SLOTS
         at = TABLE_HEAD + SLOT_WIDTH * slot
-        self.table[at + 1 : at + SLOT_WIDTH] = *key[1:], bits
+        self.table[at + 1 : at + 6] = *key[1:], bits
         self.table[at] = key[0]
         self._in_table += 1
 
@@ -107,8 +107,8 @@ Key = tuple[int, int, int, int, int]
 def key_of(text: str) -> Key | None:
     """Tag and four words, int64, that say what a text is; None for one that is too long.
 
-    CPython stores a text with 1, 2 or 4 bytes a character, by its highest one; the words are overlapping ends of those
-    bytes, so that none is read that is not there.
+    CPython stores a text with 1, 2 or 4 bytes a character, by its highest one. The words are the first 8 of those bytes
+    (zeros behind a shorter text), the last 8 of more than 8, and 8 from either end of the middle of more than 16.
     """
     highest = ord(max(text, default="\0"))
     width, codec = next((width, codec) for most, width, codec in _FORMS if highest <= most)
@@ -116,21 +116,17 @@ def key_of(text: str) -> Key | None:
     size = len(raw)
     if size > LONGEST:
         return None
-    tag = (size + 1) * 8 + width
-    if size >= 8:
-        inner = (_word(raw[8:16]), _word(raw[-16:-8])) if size > 16 else (0, 0)
-        return tag, _word(raw[:8]), _word(raw[-8:]), *inner
-    if size >= 4:
-        return tag, _word(raw[:4]), _word(raw[-4:]), 0, 0
-    return tag, (raw[0] | raw[size // 2] << 8 | raw[-1] << 16) if size else 0, 0, 0, 0
+    last = _word(raw[-8:]) if size > 8 else 0
+    inner = (_word(raw[8:16]), _word(raw[-16:-8])) if size > 16 else (0, 0)
+    return size * 8 + width, _word(raw[:8]), last, *inner
 
 
 def slot_of(key: Key) -> int:
     """Where a text is looked for first."""
     tag, first, second, third, fourth = key
-    mixed = (first ^ third ^ tag) * FACTORS[0] ^ (second ^ fourth) * FACTORS[1]
+    mixed = (first ^ tag) * FACTORS[0] ^ (second ^ third ^ fourth) * FACTORS[1]
     return (mixed >> 40) % SLOTS
 
 
 def _word(part: bytes) -> int:
-    return int.from_bytes(part, "little", signed=len(part) == 8)
+    return int.from_bytes(part.ljust(8, b"\0"), "little", signed=True)

@@ -61,7 +61,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> FusedCache:
-    """A cache that has compiled one text through a real worker process, which then ends."""
+    """A cache that has compiled one text through a real worker process, which stays for a while."""
     cache = FusedCache(tmp_path_factory.mktemp("warm") / "cache")
     objects = cache.get(text_of(5))
     assert count(objects, "before") == [5, 6, 7] and count(objects, "after") == [5, 4, 3]
@@ -84,7 +84,7 @@ def test_what_is_compiled_is_loaded_without_a_compiler(warm: FusedCache, tmp_pat
     cache = copied(warm, tmp_path)
     objects = cache.get(text_of(5))
     assert count(objects, "after") == [5, 4, 3]
-    assert cache.load(text_of(6)) is None
+    assert cache.load(text_of(99)) is None
 
 
 def test_an_engine_never_imports_numba(warm: FusedCache) -> None:
@@ -117,11 +117,10 @@ def test_a_damaged_file_is_as_good_as_absent(warm: FusedCache, tmp_path: Path, h
     assert not path.exists()
 
 
-def test_a_damaged_file_is_made_again(warm: FusedCache, tmp_path: Path) -> None:
-    cache = FusedCache(tmp_path / "cache")
-    path = cache.folder / (cache.key(text_of(5)) + FUSED)
+def test_a_damaged_file_is_made_again(warm: FusedCache) -> None:
+    path = warm.folder / (warm.key(text_of(6)) + FUSED)
     path.write_bytes(b"damaged")
-    assert count(cache.get(text_of(5)), "before") == [5, 6, 7]
+    assert count(warm.get(text_of(6)), "before") == [6, 7, 8]
     assert unpack(path.read_bytes()) is not None
 
 
@@ -132,8 +131,9 @@ def test_what_is_packed_comes_back_and_nothing_else_does() -> None:
     assert unpack(pack(objects).replace(b"abc", b"abd")) is None
 
 
-def test_many_askers_at_once_get_one_compile_each_text(tmp_path: Path) -> None:
-    caches = [FusedCache(tmp_path / "cache") for _ in range(3)]
+def test_many_askers_at_once_get_one_compile_each_text(warm: FusedCache) -> None:
+    caches = [FusedCache(warm.folder) for _ in range(3)]
+    before = (warm.folder / "worker.log").read_text().count("compiled in")
     found: list[list[int]] = []
 
     def ask(cache: FusedCache, number: int) -> None:
@@ -145,9 +145,8 @@ def test_many_askers_at_once_get_one_compile_each_text(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(120)
     assert sorted(found) == [[1, 2, 3]] * 3 + [[2, 3, 4]] * 3
-    log = (tmp_path / "cache" / "worker.log").read_text()
-    assert log.count("compiled in") <= 4, log  # an asker that comes while the answer is written may ask again
-    assert not list((tmp_path / "cache").glob("*.source"))
+    log = (warm.folder / "worker.log").read_text()
+    assert log.count("compiled in") - before <= 4, log  # an asker that comes while the answer is written may ask again
 
 
 def test_a_second_worker_leaves_at_once(tmp_path: Path) -> None:
@@ -189,11 +188,10 @@ def test_a_compiler_that_always_dies_is_given_up(tmp_path: Path) -> None:
     assert len(started) == 3 and not list(cache.folder.glob(f"*{SOURCE}"))
 
 
-def test_a_text_that_does_not_compile_is_answered_and_others_go_on(tmp_path: Path) -> None:
-    cache = FusedCache(tmp_path / "cache")
+def test_a_text_that_does_not_compile_is_answered_and_others_go_on(warm: FusedCache) -> None:
     with pytest.raises(CompileFailedError, match="no_such_thing"):
-        cache.get(text_of(1).replace("put_int", "no_such_thing"))
-    assert count(cache.get(text_of(2)), "before") == [2, 3, 4]
+        warm.get(text_of(1).replace("put_int", "no_such_thing"))
+    assert count(warm.get(text_of(3)), "before") == [3, 4, 5]
 
 
 def test_who_no_longer_wants_it_stops_waiting(tmp_path: Path) -> None:

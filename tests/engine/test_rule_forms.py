@@ -14,12 +14,11 @@ import pytest
 
 from engine.fused import FusedRules, fused_rules
 from engine.fused_cache import CompileFailedError, FusedCache
-from engine.fused_plan import AFTER, BEFORE, plan_rules
+from engine.fused_plan import plan_rules
 from engine.rule_forms import RuleForms, RuleFormsConfig, Seen, disagreement
 from engine.rules import ColumnRules
 from engine.strategy import CompiledStrategy
 from features.expr import Column
-from features.expr.fused_ops import compile_text as to_code
 from tests.engine.rule_columns import assert_same_after, assert_same_before, random_columns
 from tests.engine.support import catalogue_registry, compile_text
 
@@ -48,16 +47,21 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledStrategy:
 
 
 @pytest.fixture(scope="module")
-def objects(compiled: CompiledStrategy) -> dict[str, bytes]:
-    return to_code(plan_rules(compiled).text, (BEFORE, AFTER))
+def cache(tmp_path_factory: pytest.TempPathFactory) -> FusedCache:
+    return FusedCache(tmp_path_factory.mktemp("forms") / "cache")
 
 
 @pytest.fixture(scope="module")
-def wrong_objects(compiled: CompiledStrategy) -> dict[str, bytes]:
+def objects(compiled: CompiledStrategy, cache: FusedCache) -> dict[str, bytes]:
+    return cache.get(plan_rules(compiled).text)
+
+
+@pytest.fixture(scope="module")
+def wrong_objects(compiled: CompiledStrategy, cache: FusedCache) -> dict[str, bytes]:
     """Code in which the bound of `steep` is 30."""
     text = plan_rules(compiled).text
     assert text.count("20 < v") == 1
-    return to_code(text.replace("20 < v", "30 < v"), (BEFORE, AFTER))
+    return cache.get(text.replace("20 < v", "30 < v"))
 
 
 class Ready(FusedCache):
@@ -215,14 +219,13 @@ def test_a_strategy_that_is_no_longer_live_stops_asking(compiled: CompiledStrate
     assert forms.join(10)
 
 
-def test_from_a_real_cache_a_strategy_becomes_fused_and_the_next_one_at_once(
-    compiled: CompiledStrategy, tmp_path: Path
+def test_from_a_real_cache_a_strategy_is_fused_at_once_the_second_time(
+    compiled: CompiledStrategy, cache: FusedCache
 ) -> None:
-    cache = FusedCache(tmp_path / "cache")
     forms = RuleForms(compiled, cache)
     ask(forms, 1)
     assert forms.join(120) and forms.state == "fused", forms.state
-    again = RuleForms(compiled, FusedCache(tmp_path / "cache", start_worker=lambda folder: None), config=QUICK)
+    again = RuleForms(compiled, FusedCache(cache.folder, start_worker=lambda folder: None), config=QUICK)
     assert again.join(10) and again.state == "fused"
 
 
