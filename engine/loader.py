@@ -47,8 +47,9 @@ def load_strategy(
 
     Raises: Mistakes with all mistakes of the file; FileNotFoundError.
     """
-    raw = path.read_bytes() if path.is_file() else None  # once: the hash is of what was read
     name = name or str(path)
+    path = path.resolve()  # of a link to a kept version: its tables stand beside the file itself
+    raw = path.read_bytes() if path.is_file() else None  # once: the hash is of what was read
     root = load_yaml(path, name=name) if raw is None else decode_yaml(raw, name, max_bytes=MAX_BYTES)
     reader = _Reader(catalogue, path.parent)
     strategy = reader.strategy(root, raw or b"")

@@ -80,7 +80,7 @@ def load_suite(path: Path, registry: Registry) -> Suite | None:
     compiled = load_strategy(path, registry.catalogue, schema_fingerprint=registry.fingerprint)
     if compiled.strategy.tests is None:
         return None
-    tests = path.parent / compiled.strategy.tests
+    tests = path.resolve().parent / compiled.strategy.tests
     return Suite(
         compiled=compiled,
         plan=compile_read_plan(registry, {role.name: role.view.name for role in compiled.strategy.roles}),

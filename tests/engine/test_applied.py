@@ -95,6 +95,11 @@ def test_an_applied_strategy_is_there_with_its_tables_and_its_record(author: Pat
     }  # fmt: skip
 
 
+def test_what_was_applied_loads_by_its_link_as_it_did_by_its_file(author: Path, to: Path) -> None:
+    (applied,) = put(to, write(author))
+    assert CHECK(to / "one.yaml", "one.yaml") == applied.kept.hash
+
+
 def test_an_engine_serves_what_was_applied_and_what_is_applied_next(author: Path, to: Path, tmp_path: Path) -> None:
     put(to, write(author))
     library = Library(LibraryConfig(strategies_dir=to, models_dir=tmp_path / "m"), lambda: REGISTRY)
