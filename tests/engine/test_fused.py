@@ -128,7 +128,7 @@ def check_random_strategy(seed: int, folder: Path, registry: Registry) -> FusedR
 
 
 def test_random_strategies_agree_with_numpy_and_with_the_twin(tmp_path: Path, registry: Registry) -> None:
-    fused = [check_random_strategy(seed, tmp_path, registry) for seed in (0, 3)]
+    fused = [check_random_strategy(seed, tmp_path, registry) for seed in (0, 1)]
     plans = [one.plan for one in fused]
     assert any(plan.before.texts for plan in plans) and any(plan.by_columns for plan in plans)
     assert any(plan.in_loop for plan in plans) and any(plan.before.steps or plan.after.steps for plan in plans)
