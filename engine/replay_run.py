@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from engine.decide import decide_from, reason_codes
@@ -25,7 +26,7 @@ from engine.replay_block import NO_ROW, SOURCES, Block
 from engine.replay_fit import Fitted
 from engine.rules import After, Before, RuleRunner
 from engine.strategy import CompiledArms, CompiledStrategy, Explore
-from engine.wire_values import to_column
+from engine.wire_values import to_column, to_list
 from features.expr import Column, Type, evaluate
 from features.expr.hashing import draw64_array, unit_keys
 from features.records import Decision, ModelOutput
@@ -360,6 +361,30 @@ def draw_block(salt: str, block: Block, chances_N: np.ndarray, starts: np.ndarra
             places[row] = int(np.flatnonzero(chances[row] > 0.0)[-1])
         out[at] = places
     return out
+
+
+def decision_again(compiled: CompiledStrategy, block: Block, replayed: Replayed, at: int) -> Decision:
+    """One Decision of the block as the strategy now makes it, without its named outputs and with the models as logged."""
+    rows = slice(int(block.starts[at]), int(block.starts[at + 1]))
+    arms, params = replayed.assigned.distinct[int(replayed.assigned.place_D[at])]
+    chosen = int(replayed.chosen_D[at])
+    strategy, survives_K = compiled.strategy, replayed.survives_R[rows]
+    return msgspec.structs.replace(
+        block.decision(at),
+        strategy_version=strategy.version,
+        strategy_hash=strategy.hash,
+        survivors=survives_K.tolist(),
+        scores=to_list(replayed.after.score_K[rows], survives_K),
+        propensities=replayed.propensity_R[rows].tolist(),
+        reasons=replayed.reasons.texts[replayed.reason_R[rows]].tolist(),
+        fired=replayed.fired_R[rows].tolist(),
+        unknown=replayed.unknown_R[rows].tolist(),
+        chosen=None if chosen == NO_ROW else chosen,
+        salt=strategy.explore.salt,
+        arms=dict(arms),
+        params=dict(params),
+        outputs={},
+    )
 
 
 def outputs_as_logged(
