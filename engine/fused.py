@@ -8,7 +8,7 @@ Legend: K candidates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from engine.strategy import CompiledLet, CompiledStrategy
 from features.expr import Column, evaluate
 from features.expr.fused import Read, TextRead
 from features.expr.fused_machine import Kernel, Machine, MisfitError
+
+_BEFORE: Final = tuple(map(np.dtype, ("bool", "int16", "int64", "int64")))
+_AFTER: Final = tuple(map(np.dtype, ("float64", "bool", "int16", "int64", "int64")))
 
 
 class FusedRules:
@@ -33,10 +36,12 @@ class FusedRules:
         self._before = Kernel(machine, BEFORE, plan.before.reads, plan.before.texts)
         self._after = Kernel(machine, AFTER, plan.after.reads, plan.after.texts)
         self._columns = ColumnRules(compiled)
+        in_loop = [np.dtype(part) for dtype in plan.in_loop.values() for part in (dtype, "bool", "bool")]
+        self._after_dtypes = (*_AFTER, *in_loop)
 
     def before(self, columns: dict[str, Column], num_candidates: int, killed: int) -> Before:
         """Adds to `columns` what models and `after` read as columns; other lets and tables stay inside the loop."""
-        outputs = [np.empty(num_candidates, dtype) for dtype in (np.bool_, np.int16, np.int64, np.int64)]
+        outputs = [np.empty(num_candidates, dtype) for dtype in _BEFORE]
         if not self._run(self.plan.before, self._before, columns, outputs, num_candidates, killed):
             return self._columns.before(columns, num_candidates, killed)
         alive_K, dropped_by_K, fired_K, unknown_K = outputs
@@ -44,27 +49,29 @@ class FusedRules:
 
     def after(self, columns: dict[str, Column], alive_K: np.ndarray, killed: int) -> After:
         num_rows = len(alive_K)
-        dtypes: list[Any] = [np.float64, np.bool_, np.int16, np.int64, np.int64]
-        for dtype in self.plan.in_loop.values():
-            dtypes += [dtype, np.bool_, np.bool_]
-        outputs = [np.empty(num_rows, dtype) for dtype in dtypes]
+        outputs = [np.empty(num_rows, dtype) for dtype in self._after_dtypes]
         if not self._run(self.plan.after, self._after, columns, outputs, num_rows, killed):
             return self._slow_after(columns, alive_K, killed)
         score_K, known_K, failed_by_K, fired_K, unknown_K = outputs[:5]
-        named = {
-            name: Column(*outputs[at : at + 3])
-            for name, at in zip(self.plan.in_loop, range(5, len(outputs), 3), strict=True)
-        }
-        for output in self.plan.by_columns:
-            named[output.name] = evaluate(output.program, columns, num_rows=num_rows)
+        outputs_by_name = self._named(columns, outputs[5:], num_rows) if self.compiled.outputs else {}
         return After(
             score_K=score_K,
             known_K=known_K,
             failed_by_K=failed_by_K,
             fired_K=fired_K,
             unknown_K=unknown_K,
-            outputs={output.name: named[output.name] for output in self.compiled.outputs},
+            outputs=outputs_by_name,
         )
+
+    def _named(self, columns: dict[str, Column], puts: list[np.ndarray], num_rows: int) -> dict[str, Column]:
+        """The named outputs, in their order: three arrays each of those in the loop, the others by NumPy."""
+        at = {name: 3 * number for number, name in enumerate(self.plan.in_loop)}
+        return {
+            output.name: Column(*puts[at[output.name] : at[output.name] + 3])
+            if output.name in at
+            else evaluate(output.program, columns, num_rows=num_rows)
+            for output in self.compiled.outputs
+        }
 
     def _run(
         self,

@@ -16,7 +16,7 @@ from features.expr.fused import Read, TextRead
 from features.expr.fused_ops import host_machine
 
 _OBJECT_CODE: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what ELF and Mach-O files begin with
-_NONE_FAILED: Final = 4096  # rows of the array that stands in for `error is None`; it grows
+_FIRST_ROWS: Final = 4096  # there is room for
 
 
 class Machine:
@@ -51,8 +51,8 @@ class Kernel:
         self._call = machine.functions[name]
         self._layout = layout_of(reads)
         self._address = self._layout.ctypes.data
-        self._none_failed = np.zeros(_NONE_FAILED, dtype=np.bool_)
         self.reads, self.texts = tuple(reads), tuple(texts)
+        self._grow(_FIRST_ROWS)
 
     def run(
         self,
@@ -68,23 +68,38 @@ class Kernel:
         Raises: MisfitError for a column that is not as its `Read` says: nothing was written.
         """
         if num_rows > len(self._none_failed):
-            self._none_failed = np.zeros(2 * num_rows, dtype=np.bool_)
+            self._grow(2 * num_rows)
         inputs: list[Any] = [self._none_failed]
         for column in columns:
             inputs += (column.values, column.valid, column.error)
-        for read, text in zip(self.texts, texts, strict=True):
+        for text, (table, numbers) in zip(texts, self._places, strict=True):
             if text.error is not None and text.error.any():
                 return self._run_filled(inputs, texts, outputs, num_rows, killed)
-            inputs += (text.values, text.valid, read.bits.table, np.empty(1 if read.shared else num_rows, np.int64))
+            inputs += (text.values, text.valid, table, numbers)
         found = self._call(inputs, outputs, self._address, num_rows, killed, 0)
         if found < 0:  # texts that were not seen before
-            first = 1 + 3 * len(columns)
-            for at, read in enumerate(self.texts):
-                read.bits.fill(inputs[first + 4 * at], inputs[first + 4 * at + 3])
-            found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+            found = self._run_again(inputs, outputs, num_rows, killed)
         if found:
             raise MisfitError((*self.reads, *self.texts)[found - 1].name)
         return None
+
+    def _run_again(self, inputs: list[Any], outputs: list[np.ndarray], num_rows: int, killed: int) -> int:
+        """Once more, with the numbers of unseen texts filled in. They are this call's own: filling may switch threads."""
+        first = 1 + 3 * len(self.reads)
+        for at, read in enumerate(self.texts):
+            inputs[first + 4 * at + 3] = np.empty(1 if read.shared else num_rows, np.int64)
+        found: int = self._call(inputs, outputs, self._address, num_rows, killed, 0)
+        if found >= 0:
+            return found
+        for at, read in enumerate(self.texts):
+            read.bits.fill(inputs[first + 4 * at], inputs[first + 4 * at + 3])
+        found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+        return found
+
+    def _grow(self, num_rows: int) -> None:
+        """Room for more rows. The numbers of texts live for one call of machine code, which no other thread interrupts."""
+        self._none_failed = np.zeros(num_rows, dtype=np.bool_)
+        self._places = tuple((read.bits.table, np.empty(num_rows, dtype=np.int64)) for read in self.texts)
 
     def _run_filled(
         self, inputs: list[Any], texts: Sequence[Column], outputs: list[np.ndarray], num_rows: int, killed: int

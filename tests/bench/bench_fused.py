@@ -1,7 +1,8 @@
 """What the fused rules cost: `python -m tests.bench.bench_fused`. Equal results are asserted first.
 
 24 rules and a score with nulls, texts, a table and firing bits (`rules_set.py`), by number of candidates: machine code alone
-(its inputs packed), with its packing, both halves as decide calls them, the same without firing bits, and NumPy. Then what a
+with its inputs packed (texts as numbers, or as Python's texts), what firing bits add to it, both halves as decide calls
+them, and NumPy. Then what a
 compile, a load and an import cost. Prints a table and keeps nothing: `make bench-rules` is what keeps rows.
 """
 
@@ -40,8 +41,8 @@ def main() -> None:
         compiled = compile_bench(Path(folder))
     fused, without = build(compiled, bits=True), build(compiled, bits=False)
     by_hand = rules_set.by_hand()
-    print(f"{'N':>5} | {'before':>8} {'after':>8} {'both':>8} ns/cand | {'packing':>8} µs | {'runner':>8} µs {'ns/cand':>8}"
-          f" | {'no bits':>8} bits % | {'NumPy':>8} µs {'times':>6}")  # fmt: skip
+    print("      | code, texts numbered       | code, texts looked up      | both halves as called | NumPy")
+    print("    N |       µs  ns/cand  bits % |       µs  ns/cand  bits % |       µs  ns/cand |       µs  times")
     for size in SIZES:
         columns, rows = columns_of(compiled, size)
         check(fused, columns, rows, by_hand)
@@ -99,9 +100,11 @@ def check(fused: FusedRules, columns: dict[str, Column], rows: list[dict[str, An
             assert abs(hand_score - after.score_K[at]) < 1e-12
 
 
-def packed(kernel: Kernel, half: Half, columns: dict[str, Column], dtypes: list[Any], size: int) -> Callable[[], Any]:
-    """The machine code alone: its lists are made."""
-    inputs: list[Any] = [kernel._none_failed if size <= len(kernel._none_failed) else np.zeros(size, bool)]
+def packed(
+    kernel: Kernel, half: Half, columns: dict[str, Column], dtypes: list[Any], size: int, *, numbered: bool
+) -> Callable[[], Any]:
+    """The machine code alone: its lists are made. `numbered`: the numbers of the texts are there, too."""
+    inputs: list[Any] = [np.zeros(size, bool)]
     for name in half.sources:
         column = columns[str(name)]
         inputs += (column.values, column.valid, column.error)
@@ -118,7 +121,7 @@ def packed(kernel: Kernel, half: Half, columns: dict[str, Column], dtypes: list[
             size,
         )
     assert call(inputs, outputs, address, size, 0, 0) == 0
-    return lambda: call(inputs, outputs, address, size, 0, 0)
+    return lambda: call(inputs, outputs, address, size, 0, int(numbered))
 
 
 def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], size: int) -> str:
@@ -126,21 +129,21 @@ def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], siz
     late = [np.float64, np.bool_, np.int16, np.int64, np.int64]
     alive_K = fused.before(dict(columns), size, 0).alive_K
     slow, given = ColumnRules(fused.compiled), dict(columns)
-    runs = {
-        "before": packed(fused._before, fused.plan.before, columns, early, size),
-        "after": packed(fused._after, fused.plan.after, columns, late, size),
-        "before plain": packed(without._before, without.plan.before, columns, early[:2], size),
-        "after plain": packed(without._after, without.plan.after, columns, late[:3], size),
-        "runner": lambda: (fused.before(given, size, 0), fused.after(given, alive_K, 0)),
-        "numpy": lambda: numpy_both(slow, dict(columns), size),
-    }
+    runs = {"runner": lambda: (fused.before(given, size, 0), fused.after(given, alive_K, 0))}
+    runs["numpy"] = lambda: numpy_both(slow, dict(columns), size)  # type: ignore[assignment]
+    for numbered in (False, True):
+        for rules, name in ((fused, "bits"), (without, "plain")):
+            num = (4, 5) if name == "bits" else (2, 3)
+            first = packed(rules._before, rules.plan.before, columns, early[: num[0]], size, numbered=numbered)
+            second = packed(rules._after, rules.plan.after, columns, late[: num[1]], size, numbered=numbered)
+            runs[f"{name} {numbered}"] = lambda first=first, second=second: (first(), second())  # type: ignore[misc]
     best = interleaved(runs)
-    both, plain = best["before"] + best["after"], best["before plain"] + best["after plain"]
+    bits, plain, texts = best["bits True"], best["plain True"], best["bits False"]
     per = 1e9 / size
     return (
-        f"{size:>5} | {best['before'] * per:8.1f} {best['after'] * per:8.1f} {both * per:8.1f} ({both * 1e6:5.2f} µs) |"
-        f" {(best['runner'] - both) * 1e6:8.2f}    | {best['runner'] * 1e6:8.2f}    {best['runner'] * per:8.1f} |"
-        f" {plain * per:8.1f} {100 * (both / plain - 1):5.1f}  | {best['numpy'] * 1e6:8.1f}    {best['numpy'] / best['runner']:6.1f}"
+        f"{size:>5} | {bits * 1e6:8.2f} {bits * per:8.1f} {100 * (bits / plain - 1):7.1f} | {texts * 1e6:8.2f} {texts * per:8.1f}"
+        f" {100 * (texts / best['plain False'] - 1):7.1f} | {best['runner'] * 1e6:8.2f} {best['runner'] * per:8.1f} |"
+        f" {best['numpy'] * 1e6:8.1f} {best['numpy'] / best['runner']:6.1f}"
     )
 
 
@@ -149,14 +152,14 @@ def numpy_both(slow: ColumnRules, columns: dict[str, Column], size: int) -> None
     slow.after(columns, before.alive_K, 0)
 
 
-def interleaved(runs: dict[str, Callable[[], Any]], rounds: int = 25) -> dict[str, float]:
+def interleaved(runs: dict[str, Callable[[], Any]], rounds: int = 200) -> dict[str, float]:
     """Seconds a call: the variants take turns, the best round of each counts (the machine is shared)."""
     calls = {}
     for name, run in runs.items():
         started = time.perf_counter()
         for _ in range(3):
             run()
-        calls[name] = max(1, int(0.004 / max((time.perf_counter() - started) / 3, 1e-7)))
+        calls[name] = max(1, int(0.0005 / max((time.perf_counter() - started) / 3, 1e-7)))
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
