@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -32,6 +33,7 @@ class Engine:
         self.models.mkdir()
         for path in SHIPPED_STRATEGIES.glob("*.yaml"):
             (self.strategies / path.name).write_text(path.read_text())
+        shutil.copytree(SHIPPED_STRATEGIES / "tables", self.strategies / "tables")
         self.broker = Broker()
         self.log = DecisionLog(DecisionLogConfig(directory=folder / "spill"), lambda: self.broker)
         config = LibraryConfig(strategies_dir=self.strategies, models_dir=self.models)

@@ -177,8 +177,8 @@ def edited_definitions(folder: Path) -> Path:
 def edited_strategy(path: Path, name: str = STRATEGY) -> Path:
     """The shipped strategy with one request field more."""
     text = (STRATEGIES_DIR / f"{STRATEGY}.yaml").read_text()
-    assert text.count(" fare_cents: int,") == 1 and text.count(f"strategy: {STRATEGY}\n") == 1
-    text = text.replace(" fare_cents: int,", " fare_cents: int, tip_cents: int,")
+    assert text.count("  hour: int\n") == 1 and text.count(f"strategy: {STRATEGY}\n") == 1
+    text = text.replace("  hour: int\n", "  hour: int\n  tip_cents: int\n")
     path.write_text(text.replace(f"strategy: {STRATEGY}\n", f"strategy: {name}\n"))
     return path
 
