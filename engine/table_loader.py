@@ -158,10 +158,15 @@ def _columns(
     outputs: dict[str, Type | None] = {}
     nodes: dict[str, Node] = {}
     for item in fields.items(node):
-        name, kind = _column(fields, item, what)
+        found = _column(fields, item, what)
+        if found is None:
+            continue
+        name, kind = found
         output = name.removeprefix(OUT)
         if output in outputs if name.startswith(OUT) else name in inputs:
             fields.note(item, "duplicate", f"{what}: '{name}' is there twice", "remove one of them")
+        elif not name.startswith(OUT) and not isinstance(item, ScalarNode):
+            fields.note(item, "shape", f"{what}: '{name}' is an input, which has its type already", f"write {name} alone")
         elif not name.startswith(OUT):
             assert isinstance(item, ScalarNode)
             inputs[name] = item.source()
@@ -176,14 +181,16 @@ def _columns(
     return inputs, outputs, nodes
 
 
-def _column(fields: Fields, item: Node, what: str) -> tuple[str, Type | None]:
-    """`name`, or `{out.name: type}`."""
+def _column(fields: Fields, item: Node, what: str) -> tuple[str, Type | None] | None:
+    """`name`, or `{out.name: type}`; None after a mistake."""
     if isinstance(item, ScalarNode):
         return item.text, None
     if not isinstance(item, MapNode) or len(item) != 1:
         fields.note(item, "shape", f"{what}: a column is a name, out.name or {{out.name: type}}")
-        return "out.", None
+        return None
     key, value = item.items()[0]
+    if not fields.fits(key):
+        return None
     kind = fields.type_of(value)
     if kind is not None and kind.kind not in CELL_KINDS:
         fields.note(value, "type", f"{what}: a cell cannot hold a {kind}", f"use {', '.join(CELL_KINDS)}")

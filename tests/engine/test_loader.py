@@ -174,3 +174,11 @@ def test_long_chain_of_names_compiles_and_a_long_cycle_is_told(tmp_path: Path) -
 def test_large_file_is_refused_and_not_read_for_minutes(tmp_path: Path) -> None:
     with pytest.raises(Mistakes, match="are allowed"):
         compile_text("rules: [" + "{id: a}," * 60_000 + "]", tmp_path, catalogue_registry())
+
+
+def test_column_that_is_no_output_is_a_mistake_and_no_more(tmp_path: Path) -> None:
+    text = CHAIN.replace("{out.y: double}", "{outy: double}, {out.y: double, out.z: int}, {}")
+    with pytest.raises(Mistakes) as caught:
+        compile_chain(tmp_path, text)
+    kinds = {item.kind for item in caught.value.items}
+    assert "name" in kinds and "shape" in kinds
