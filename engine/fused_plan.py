@@ -198,10 +198,11 @@ def _condition(loop: Loop, rule: CompiledRule) -> tuple[str, str]:
 
 
 def _mark(loop: Loop, bits: str, rows: str, bit: int) -> str:
+    """`bits` with one more, which was not set: added, because that is one masked instruction and `|` of a pick is two."""
     if rows == FALSE:
         return bits
-    one = f"select({rows}, {1 << bit}, 0)"
-    return loop.let(one if bits == "0" else f"{bits} | {one}")
+    one = 1 << bit
+    return loop.let(f"select({rows}, {one}, 0)" if bits == "0" else f"select({rows}, {bits} + {one}, {bits})")
 
 
 def _select(loop: Loop, test: str, then: str, otherwise: str) -> str:

@@ -124,7 +124,11 @@ class Loop:
         return name
 
     def text(self, name: str, num_outputs: int) -> str:
-        """A Python function of (inputs, outputs, layout, num, killed, filled), all int64: see `fused_machine.py`."""
+        """A Python function of (inputs, outputs, asked), all int64: see `fused_machine.py`.
+
+        The number of rows is that of the first output, `asked` the bits of killed rules and, as its sign, whether the
+        numbers of the texts are filled in.
+        """
         addresses = []
         for at, read in enumerate(self.reads):
             addresses.append(f"in{at} = data_of(item_of(inputs, {3 * at + 1}))")
@@ -136,7 +140,10 @@ class Loop:
         addresses += [f"text{at} = data_of(item_of(inputs, {after + 4 * at + 3}))" for at in range(len(self.texts))]
         addresses += [f"out{at} = data_of(item_of(outputs, {at}))" for at in range(num_outputs)]
         lines = [
-            f"def {name}(inputs, outputs, layout, num, killed, filled):",
+            f"def {name}(inputs, outputs, asked):",
+            f"    layout = data_of(item_of(inputs, {after + 4 * len(self.texts)}))",
+            "    num = rows_of(item_of(outputs, 0))",
+            "    killed, filled = asked & HIGHEST, asked < 0",
             *(f"    {line}" for line in _CHECK.format(count=len(self.reads)).splitlines()),
             *(f"    {line}" for line in self._look_up(after)),
             *(f"    {line}" for line in (*addresses, *self.head)),

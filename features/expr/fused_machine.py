@@ -16,6 +16,7 @@ from features.expr.fused import Read, TextRead
 from features.expr.fused_ops import host_machine
 
 _OBJECT_CODE: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what ELF and Mach-O files begin with
+_FILLED: Final = -(2**63)
 _FIRST_ROWS: Final = 4096  # there is room for
 
 
@@ -33,8 +34,8 @@ class Machine:
         for code in objects.values():
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-        numbers = [ctypes.c_int64] * 4
-        made = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object, *numbers)
+        # Arguments cost some 50 ns each. The interpreter stays locked: the code reads Python's objects.
+        made = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object, ctypes.c_int64)
         self.functions: dict[str, Any] = {}
         for name in objects:
             address = self._engine.get_function_address(name)
@@ -50,7 +51,6 @@ class Kernel:
         self._machine = machine  # keeps the code where it is
         self._call = machine.functions[name]
         self._layout = layout_of(reads)
-        self._address = self._layout.ctypes.data
         self.reads, self.texts = tuple(reads), tuple(texts)
         self._grow(_FIRST_ROWS)
 
@@ -64,7 +64,8 @@ class Kernel:
     ) -> None:
         """Fill `outputs`. The columns are in the order of `reads` and `texts`.
 
-        Shapes: columns and texts (num_rows,), or (1,) where shared; outputs (num_rows,), of the types that the text puts.
+        Shapes: columns and texts (num_rows,), or (1,) where shared; outputs (num_rows,), of the types that the text puts, at
+                least one.
         Raises: MisfitError for a column that is not as its `Read` says: nothing was written.
         """
         if num_rows > len(self._none_failed):
@@ -76,7 +77,8 @@ class Kernel:
             if text.error is not None and text.error.any():
                 return self._run_filled(inputs, texts, outputs, num_rows, killed)
             inputs += (text.values, text.valid, table, numbers)
-        found = self._call(inputs, outputs, self._address, num_rows, killed, 0)
+        inputs.append(self._layout)
+        found = self._call(inputs, outputs, killed)
         if found < 0:  # texts that were not seen before
             found = self._run_again(inputs, outputs, num_rows, killed)
         if found:
@@ -88,12 +90,12 @@ class Kernel:
         first = 1 + 3 * len(self.reads)
         for at, read in enumerate(self.texts):
             inputs[first + 4 * at + 3] = np.empty(1 if read.shared else num_rows, np.int64)
-        found: int = self._call(inputs, outputs, self._address, num_rows, killed, 0)
+        found: int = self._call(inputs, outputs, killed)
         if found >= 0:
             return found
         for at, read in enumerate(self.texts):
             read.bits.fill(inputs[first + 4 * at], inputs[first + 4 * at + 3])
-        found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+        found = self._call(inputs, outputs, killed | _FILLED)
         return found
 
     def _grow(self, num_rows: int) -> None:
@@ -110,7 +112,8 @@ class Kernel:
             if len(text) != (1 if read.shared else num_rows):
                 raise MisfitError(read.name)
             inputs += (text.values, text.valid, read.bits.table, read.bits.column(text).values)
-        found = self._call(inputs, outputs, self._address, num_rows, killed, 1)
+        inputs.append(self._layout)
+        found = self._call(inputs, outputs, killed | _FILLED)
         if found:
             raise MisfitError(self.reads[found - 1].name)
 

@@ -38,7 +38,7 @@ def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
 
     namespace: dict[str, Any] = dict(operations())
     exec(compile(text, "<fused>", "exec"), namespace)
-    signature = types.int64(*[types.int64] * 6)
+    signature = types.int64(*[types.int64] * 3)
     out = {}
     for name in names:
         made = cfunc(signature, error_model="numpy")(namespace[name])
@@ -68,7 +68,7 @@ def host_machine() -> Any:
 def operations() -> dict[str, Any]:
     """The names of the text."""
     names = {**_instructions(), **_memory()}
-    return {**names, **_texts(names), "INF": float("inf"), "NAN": float("nan")}
+    return {**names, **_texts(names), "INF": float("inf"), "NAN": float("nan"), "HIGHEST": 2**63 - 1}
 
 
 def _instructions() -> dict[str, Any]:
@@ -202,6 +202,11 @@ def _memory() -> dict[str, Any]:
     def typed_data_of(context: Any, array: Any) -> Any:
         return whole(whole), lambda target, builder, sig, values: load(builder, values[0], ARRAY_DATA)
 
+    def typed_rows_of(context: Any, array: Any) -> Any:
+        return whole(whole), lambda target, builder, sig, values: load(
+            builder, load(builder, values[0], ARRAY_SHAPE), 0
+        )
+
     def typed_or_none_of(context: Any, array: Any, layout: Any, inputs: Any) -> Any:
         """The array, or the first of the inputs (zeros) in place of None."""
 
@@ -218,6 +223,7 @@ def _memory() -> dict[str, Any]:
 
     item_of: Any = intrinsic(typed_item_of)
     data_of: Any = intrinsic(typed_data_of)
+    rows_of: Any = intrinsic(typed_rows_of)
     or_none_of: Any = intrinsic(typed_or_none_of)
     plain: Any = intrinsic(typed_plain)
 
@@ -267,6 +273,7 @@ def _memory() -> dict[str, Any]:
         "strange": strange,
         "item_of": item_of,
         "data_of": data_of,
+        "rows_of": rows_of,
         "or_none_of": or_none_of,
         "plain": plain,
         "misfit": misfit,

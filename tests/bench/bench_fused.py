@@ -112,16 +112,17 @@ def packed(
         column = columns[text.name]
         inputs += (column.values, column.valid, text.bits.table, np.empty(len(column), np.int64))
     outputs = [np.empty(size, dtype) for dtype in dtypes]
-    call, address = kernel._call, kernel._address
-    if call(inputs, outputs, address, size, 0, 0) < 0:  # the first time, texts are unseen
+    inputs.append(kernel._layout)
+    call, asked = kernel._call, -(2**63) if numbered else 0
+    if call(inputs, outputs, 0) < 0:  # the first time, texts are unseen
         kernel.run(
             [columns[str(name)] for name in half.sources],
             [columns[text.name] for text in half.texts],
             [np.empty(size, dtype) for dtype in dtypes],
             size,
         )
-    assert call(inputs, outputs, address, size, 0, 0) == 0
-    return lambda: call(inputs, outputs, address, size, 0, int(numbered))
+    assert call(inputs, outputs, 0) == 0
+    return lambda: call(inputs, outputs, asked)
 
 
 def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], size: int) -> str:

@@ -36,9 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def text_of(number: int) -> str:
     """A small module: `before` counts up from a number, `after` down."""
     functions = [
-        f"def {name}(inputs, outputs, layout, num, killed, filled):\n"
+        f"def {name}(inputs, outputs, asked):\n"
         f"    out0 = data_of(item_of(outputs, 0))\n"
-        f"    for i in range(num):\n"
+        f"    for i in range(rows_of(item_of(outputs, 0))):\n"
         f"        put_int(out0, i, {number} {sign} i, 0)\n"
         f"    return 0\n"
         for name, sign in (("before", "+"), ("after", "-"))
