@@ -148,7 +148,9 @@ def host() -> str:
     import llvmlite.binding as llvm
 
     expr = Path(__file__).resolve().parents[1] / "features" / "expr"
-    ours = hashlib.sha256(b"".join((expr / name).read_bytes() for name in ("fused_ops.py", "text_bits.py")))
+    ours = hashlib.sha256(
+        b"".join((expr / name).read_bytes() for name in ("fused_ops.py", "fused_machine.py", "text_bits.py"))
+    )
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite", "numpy")]
     features = llvm.get_host_cpu_features().flatten()
     python = f"{platform.python_implementation()} {platform.python_version()}"

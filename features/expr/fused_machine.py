@@ -6,6 +6,7 @@ A call gives the code two lists of arrays and reads them in place (`fused_ops.py
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ class Machine:
         """Raises: ValueError for what is not object code of this machine. It must be whole: LLVM does not check it."""
         import llvmlite.binding as llvm
 
+        check_layout()
         if not all(code.startswith(_OBJECT_CODE) for code in objects.values()):
             raise ValueError("not object code")  # of which LLVM would say no more: it ends the process
         # The engine owns its description of the machine, and frees it.
@@ -42,6 +44,15 @@ class Machine:
             if not address:
                 raise ValueError(f"the code has no function {name}")
             self.functions[name] = made(address)
+
+
+def check_layout() -> None:
+    """Raises: ValueError under a Python or NumPy whose objects may lie otherwise in memory than `fused_ops.py` says."""
+    known = sys.implementation.name == "cpython" and sys.version_info[:2] == (3, 11) and np.__version__.startswith("2.")
+    plain = not hasattr(sys, "gettotalrefcount") and sys.maxsize > 2**32 and sys.byteorder == "little"
+    if not known or not plain:
+        found = f"{sys.implementation.name} {sys.version.split()[0]}, NumPy {np.__version__}"
+        raise ValueError(f"fused code reads the objects of 64-bit CPython 3.11 and NumPy 2; this is {found}")
 
 
 class Kernel:

@@ -13,7 +13,7 @@ from hypothesis.errors import NonInteractiveExampleWarning
 
 from features.expr import ROW_ERROR, Column, Mistakes, Program, SourceText, compile_expr, parse_type
 from features.expr.fused import Read
-from features.expr.fused_machine import MisfitError, layout_of
+from features.expr.fused_machine import MisfitError, check_layout, layout_of
 from features.expr.ssa import CHECKED, TOTAL, Input
 from features.expr.text_bits import SLOTS, TextBits
 from tests.features.expr import typed_expressions as typed
@@ -205,6 +205,13 @@ def test_texts_that_are_no_column_of_texts_are_refused(plain: FusedPrograms) -> 
 
 def test_a_layout_names_every_column() -> None:
     assert len(layout_of([Read("x", 0, "float64", False, False, False)] * 3)) == 3 + 3 * 5
+
+
+def test_another_python_or_numpy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_layout()
+    monkeypatch.setattr(np, "__version__", "3.0.0")
+    with pytest.raises(ValueError, match=r"NumPy 3\.0\.0"):
+        check_layout()
 
 
 # Texts ---------------------------------------------------------------------------------------------------------------
