@@ -149,7 +149,10 @@ def host() -> str:
 
     expr = Path(__file__).resolve().parents[1] / "features" / "expr"
     ours = hashlib.sha256(
-        b"".join((expr / name).read_bytes() for name in ("fused_ops.py", "fused_machine.py", "text_bits.py"))
+        b"".join(
+            (expr / name).read_bytes()
+            for name in ("fused_ops.py", "fused_memory.py", "fused_machine.py", "text_bits.py")
+        )
     )
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite", "numpy")]
     features = llvm.get_host_cpu_features().flatten()

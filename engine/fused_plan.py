@@ -15,7 +15,8 @@ from engine.rules import KEPT
 from engine.strategy import ENVELOPE, CompiledLet, CompiledRule, CompiledStrategy
 from engine.table import CompiledTable
 from features.expr import Program, Type
-from features.expr.fused import DTYPES, FALSE, TRUE, Loop, Parts, Read, TextRead, both, either, flip
+from features.expr.fused import DTYPES, Loop, Read, TextRead
+from features.expr.fused_steps import FALSE, TRUE, Parts, both, either, flip
 from features.expr.ssa import LOOP_KINDS, Graph, Input
 
 BEFORE, AFTER = "before", "after"

@@ -1,6 +1,6 @@
 """Machine code of a fused loop, loaded and called. No Numba: LLVM's loader alone, which starts in milliseconds.
 
-A call gives the code two lists of arrays and reads them in place (`fused_ops.py` says how and what it refuses).
+A call gives the code two lists of arrays and reads them in place (`fused_memory.py` says how and what it refuses).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Machine:
 
 
 def check_layout() -> None:
-    """Raises: ValueError under a Python or NumPy whose objects may lie otherwise in memory than `fused_ops.py` says."""
+    """Raises: ValueError under a Python or NumPy whose objects may lie otherwise in memory than `fused_memory.py` says."""
     known = sys.implementation.name == "cpython" and sys.version_info[:2] == (3, 11) and np.__version__.startswith("2.")
     plain = not hasattr(sys, "gettotalrefcount") and sys.maxsize > 2**32 and sys.byteorder == "little"
     if not known or not plain:

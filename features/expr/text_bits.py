@@ -2,7 +2,7 @@
 
 `state == 'idle'`, `state.startsWith('on_') || state == null` and the like depend on nothing but one name, so their answers
 for a text never change: the interpreter computes them when a text is first seen, and they are remembered twice. A dict has
-all texts; `table` has the short ones in a form that the fused loop looks up by itself (`fused_ops.py`), some
+all texts; `table` has the short ones in a form that the fused loop looks up by itself (`fused_memory.py`), some
 nanoseconds a row.
 """
 
