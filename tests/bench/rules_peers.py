@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from tests.bench.rules_set import (
-    ADJUSTS, BONUS, DROPS, FIELDS, NEAR_ZONES, REQUEST, by_hand, json_logic, n, result_tree, spell,
+    ADJUSTS,
+    BONUS,
+    DROPS,
+    FIELDS,
+    NEAR_ZONES,
+    REQUEST,
+    by_hand,
+    json_logic,
+    n,
+    result_tree,
+    spell,
 )  # fmt: skip
 
 Rows = Sequence[dict[str, Any]]
@@ -51,7 +61,7 @@ def _zen_map(rows: Rows, with_bits: bool, *, text: bool) -> Callable[[], Results
     expression = zen.compile_expression(f"map(rows, {spell(tree, 'zen')})")
     if text:
         return lambda: expression.evaluate(json.dumps({"rows": rows}))
-    given = {"rows": list(rows)}
+    given = {"rows": rows}
     return lambda: expression.evaluate(given)
 
 
@@ -70,8 +80,12 @@ def _zen_graph(rows: Rows, with_bits: bool) -> Callable[[], Results]:
         {"id": "b", "type": "edge", "sourceId": "rules", "targetId": "out"},
     ]
     engine = zen.ZenEngine({"loader": {"type": "static", "content": {"bench": {"nodes": nodes, "edges": edges}}}})
-    requests = [{"key": "bench", "context": row} for row in rows]
-    return lambda: [one["data"]["result"]["result"] for one in engine.evaluate_batch(requests)]
+
+    def run() -> Results:
+        answers = engine.evaluate_batch([{"key": "bench", "context": row} for row in rows])
+        return [one["data"]["result"]["result"] for one in answers]
+
+    return run
 
 
 def _datalogic(rows: Rows, with_bits: bool) -> Callable[[], Results]:
