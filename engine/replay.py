@@ -72,7 +72,8 @@ class Report:
 
 class Replay:
     """Replays blocks through one strategy and counts. `rules` is the form of its rules; `before` are the strategies that made the
-    Decisions, by hash, as far as their files are at hand: without one, nothing can be said of which change did it."""
+    Decisions, by hash, as far as their files are at hand: without one, nothing can be said of which change did it. `of` is whose decisions are replayed,
+    where the strategy has another name."""
 
     def __init__(
         self,
@@ -81,8 +82,10 @@ class Replay:
         rules: RuleRunner | None = None,
         before: Mapping[str, CompiledStrategy] | None = None,
         by: Sequence[str] = DEFAULT_BY,
+        of: str | None = None,
     ) -> None:
         self.compiled = compiled
+        self.of = of or compiled.name
         self.rules = rules or ColumnRules(compiled)
         self.before = dict(before or {})
         strategy = compiled.strategy
@@ -93,8 +96,8 @@ class Replay:
     def add(self, block: Block) -> None:
         """Raises: ValueError for a block of another strategy."""
         report, strategy = self.report, self.compiled.strategy
-        if block.strategy != strategy.name:
-            raise ValueError(f"these are decisions of {block.strategy}, not of {strategy.name}")
+        if block.strategy != self.of:
+            raise ValueError(f"these are decisions of {block.strategy}, not of {self.of}")
         report.decisions += block.num_decisions
         report.candidates += block.num_rows
         report.versions[block.version, block.hash] += block.num_decisions

@@ -43,13 +43,15 @@ class Group:
 @dataclass(kw_only=True)
 class RuleDiff:
     """One rule over all candidates. `fired_then` and `fired_now` count candidates; `newly_dropped` were kept then and are dropped by it
-    now, `newly_kept` were dropped by it then and are kept now. `then_known`: the log's bits could be read."""
+    now, `newly_kept` were dropped by it then and are kept now. `there_then`: a version of the log that is at hand has the rule,
+    without which its bits cannot be read; `there_now`: the strategy that is replayed has it."""
 
     fired_then: int = 0
     fired_now: int = 0
     newly_dropped: int = 0
     newly_kept: int = 0
-    then_known: bool = True
+    there_then: bool = False
+    there_now: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ class Diff:
         self.combinations: Counter[tuple[str, ...]] = Counter()
         self.groups: dict[str, dict[Any, Group]] = {name: defaultdict(Group) for name in self.by}
         self.hours: dict[int, Group] = defaultdict(Group)
-        self.rules: dict[str, RuleDiff] = {rule.id: RuleDiff() for rule in compiled.strategy.rules}
+        self.rules: dict[str, RuleDiff] = {rule.id: RuleDiff(there_now=True) for rule in compiled.strategy.rules}
         self.shift = Histogram()
         self.elements: dict[str, list[Element]] = {
             key: changed_elements(old, compiled) for key, old in before.items() if key != compiled.strategy.hash
@@ -184,12 +186,10 @@ class Diff:
             self._rule(block.reasons[int(place)]).newly_kept += int(count)
         for bit, rule in enumerate(self.compiled.strategy.rules):
             self._rule(rule.id).fired_now += int((replayed.fired_R[usable_R] >> bit & 1).sum())
-        if old is None:
-            for counted in self.rules.values():
-                counted.then_known = False
-        else:
-            for bit, written in enumerate(old.strategy.rules):
-                self._rule(written.id).fired_then += int((block.fired_R[usable_R] >> bit & 1).sum())
+        for bit, written in enumerate(old.strategy.rules if old is not None else ()):
+            counted = self._rule(written.id)
+            counted.there_then = True
+            counted.fired_then += int((block.fired_R[usable_R] >> bit & 1).sum())
         both_R = usable_R & survived_R & survives_R
         with np.errstate(over="ignore"):  # of scores at the edge of a double
             self.shift.add(replayed.after.score_K[both_R] - block.score_R[both_R])

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands import strategies_applied, strategies_schema, strategies_switches, strategies_test
+from infra.commands import (
+    strategies_applied,
+    strategies_replay,
+    strategies_schema,
+    strategies_switches,
+    strategies_test,
+)
 from infra.commands.engine import Strategies
 from infra.commands.output import (
     Json,
@@ -136,3 +142,4 @@ app.command()(strategies_applied.diff)
 app.command()(strategies_schema.schema)
 app.command("test")(strategies_test.test)
 app.command()(strategies_test.coverage)
+app.command()(strategies_replay.replay)
