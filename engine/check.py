@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine.analysis import analyse
 from engine.loader import load_strategy
 from engine.strategy import CompiledStrategy
 from features.expr import Mistake, Mistakes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from features.registry import Registry
 
 # Each looks at a strategy that compiles; a mistake of severity "error" keeps it from being applied.
-ANALYSES: Final[Sequence[Callable[[CompiledStrategy], list[Mistake]]]] = ()
+ANALYSES: Final[Sequence[Callable[[CompiledStrategy], list[Mistake]]]] = (analyse,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,7 @@ class Table:
     collect: str = "sum"
     gap_values: Mapping[str, Any] = field(default_factory=dict)
     source: SourceText | None = None  # its name in the strategy file, for messages
+    lines: tuple[str, ...] = field(default=(), repr=False, compare=False)  # of the CSV, for messages
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ class TableDraft:
             collect=self.collect,
             gap_values=gap_values,
             source=self.key.source(),
+            lines=self.raw.lines,
         )
         return table, []
 

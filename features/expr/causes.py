@@ -69,4 +69,18 @@ CAUSES: Final[dict[str, str]] = {
     "share": "The shares of the arms are no shares, or more than 1 together.",
     "conflict": "Two experiments of one layer can meet in one request.",
     "request": "The engine refuses the request of a test.",
+    # analysis of strategies
+    "gap": "A combination of values that can come fits no row of a table, which makes a row error.",
+    "overlap": "Two rows of a table that must not meet fit the same values.",
+    "unreachable-row": "A row of a table can never count.",
+    "duplicate-row": "Two rows of a table fit exactly the same values.",
+    "no-effect": "A column of a table never changes the answer.",
+    "not-decided": "A question about a table is too large to be answered.",
+    "never-fires": "A rule can never fire.",
+    "always-fires": "A rule fires for every candidate that reaches it.",
+    "shadowed": "Rules before this one have dropped every candidate that it is for.",
+    "overwritten": "What a rule does to a score is always set over by a later rule.",
+    "write-conflict": "A rule sets a score that an earlier rule has changed for the same candidate.",
+    "unused": "Something is declared and never read.",
+    "undeclared-missing": "A value that can be missing then breaks a rule or the score, and nothing says what that means.",
 }
