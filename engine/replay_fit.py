@@ -34,7 +34,7 @@ class Fitted:
     those of the whole request.
 
     `lacking` names what the log has not, each with the reason; `blocked` those of them without which nothing can be replayed (arms, ties).
-    `refused` says by decision why the strategy would not have taken the request. `tainted`: some column is all row errors.
+    `refused` says by decision why the strategy would not have taken the request.
     """
 
     block: Block
@@ -43,10 +43,6 @@ class Fitted:
     lacking: dict[str, str]
     blocked: dict[str, str]
     refused: dict[int, str]
-
-    @property
-    def tainted(self) -> bool:
-        return bool(self.lacking)
 
 
 def fit(compiled: CompiledStrategy, block: Block, before: Strategy | None = None) -> Fitted:

@@ -10,7 +10,7 @@ Legend: D decisions, R candidates of all of them, N ranked ones, E experiments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from engine.redecide import Recorded, killed_bits, request_of
 from engine.replay_block import NO_ROW, SOURCES, Block
 from engine.replay_fit import Fitted
 from engine.rules import After, Before, RuleRunner
-from engine.strategy import CompiledArms, CompiledStrategy, Explore
+from engine.strategy import CompiledArms, CompiledLet, CompiledStrategy, Explore
 from engine.wire_values import to_column, to_list
 from features.expr import Column, Type, evaluate
 from features.expr.hashing import draw64_array, unit_keys
@@ -126,9 +126,8 @@ def replay_block(compiled: CompiledStrategy, rules: RuleRunner, fitted: Fitted) 
     killed = killed_bits(compiled, block.killed)
 
     before = rules.before(columns, block.num_rows, killed)
-    tainted_R = _add_models(compiled, block, columns, before.alive_K)
-    if fitted.tainted:
-        tainted_R = np.ones(block.num_rows, dtype=np.bool_)
+    gaps = _add_models(compiled, fitted, columns, before.alive_K)
+    gaps |= {name: np.ones(block.num_rows, dtype=np.bool_) for name in fitted.lacking}
     after = rules.after(columns, before.alive_K, killed)
 
     survives_R = before.alive_K & after.known_K
@@ -147,7 +146,7 @@ def replay_block(compiled: CompiledStrategy, rules: RuleRunner, fitted: Fitted) 
         ranked=ranked,
         propensity_R=propensity_R,
         chosen_D=chosen_D,
-        unresolved_D=_unresolved(block, tainted_R, before, after),
+        unresolved_D=_unresolved(compiled, block, gaps, before, after),
     )
 
 
@@ -196,32 +195,37 @@ def _assignment(compiled: CompiledStrategy, sides: Sequence[int]) -> tuple[dict[
 
 
 def _add_models(
-    compiled: CompiledStrategy, block: Block, columns: dict[str, Column], alive_R: np.ndarray
-) -> np.ndarray:
+    compiled: CompiledStrategy, fitted: Fitted, columns: dict[str, Column], alive_R: np.ndarray
+) -> dict[str, np.ndarray]:
     """A column under every model's name; a row error where the log does not know what it would have said.
 
     That is: nobody asked it (the strategy had no such use of it), or not about this candidate, which a rule had dropped.
-    Shapes: returns (R,) bool, the rows with such an error.
+    Shapes: returns by model (R,) bool, the rows with such an error, where there is one.
     """
-    tainted_R = np.zeros(block.num_rows, dtype=np.bool_)
+    block = fitted.block
+    lacking = _reached(compiled, fitted.lacking)
+    gaps: dict[str, np.ndarray] = {}
     for name in compiled.strategy.models:
         said = block.models.get(name)
         if said is None or not _is_model(compiled, name, said.model):
             columns[name] = Column(np.zeros(block.num_rows), np.zeros(block.num_rows, dtype=np.bool_), alive_R.copy())
-            tainted_R |= alive_R
+            gaps[name] = alive_R
             continue
         silent_R = (said.source_D != _MODEL)[block.decision_of_R]
         asked_R = silent_R | said.valid | _asked(compiled, block)
         known_R = said.valid & ~silent_R
         values_R, valid_R = said.values, known_R & alive_R
+        missing_R = alive_R & ~asked_R
         if name in compiled.on_late and (open_R := alive_R & asked_R & ~known_R).any():
             stand_in = evaluate(compiled.on_late[name], columns, num_rows=block.num_rows)
             values_R = np.where(open_R, stand_in.values, values_R)
             valid_R = np.where(open_R, stand_in.valid, valid_R)
-        missing_R = alive_R & ~asked_R
-        tainted_R |= missing_R
-        columns[name] = Column(values_R, valid_R, missing_R if missing_R.any() else None)
-    return tainted_R
+            if stand_in.error is not None and compiled.on_late[name].names & lacking:  # any other failure is a null
+                missing_R |= open_R & stand_in.error
+        if missing_R.any():
+            gaps[name] = missing_R
+        columns[name] = Column(values_R, valid_R, gaps.get(name))
+    return gaps
 
 
 def lacking_models(compiled: CompiledStrategy, block: Block) -> dict[str, str]:
@@ -253,19 +257,49 @@ def _asked(compiled: CompiledStrategy, block: Block) -> np.ndarray:
     return np.array([*asked, True])[block.reason_R]  # the last one is for -1, no reason
 
 
-def _unresolved(block: Block, tainted_R: np.ndarray, before: Before, after: After) -> np.ndarray:
-    """Decisions of which a candidate's outcome may hang on what the log lacks: a rule could not tell, or a score or an
-    output failed, in a row that has such a gap. Shapes: returns (D,) bool."""
+def _unresolved(
+    compiled: CompiledStrategy, block: Block, gaps: Mapping[str, np.ndarray], before: Before, after: After
+) -> np.ndarray:
+    """Decisions of which a candidate's outcome may hang on what the log lacks: what reads it could not tell, or failed.
+
+    `gaps` are the rows (R,) in which a name is missing. Shapes: returns (D,) bool.
+    """
     out_D = np.zeros(block.num_decisions, dtype=np.bool_)
-    if not tainted_R.any():
-        return out_D
     alive_R = before.alive_K
-    unsure_R = (before.unknown_K != 0) | (alive_R & ((after.unknown_K != 0) | ~after.known_K))
-    for output in after.outputs.values():
-        if output.error is not None:
-            unsure_R |= alive_R & output.error
-    out_D[block.decision_of_R[tainted_R & unsure_R]] = True
+    for name, missing_R in gaps.items():
+        bits, scores, outputs = _readers(compiled, name)
+        unsure_R = (before.unknown_K & bits) != 0
+        unsure_R |= alive_R & ((after.unknown_K & bits) != 0)
+        if scores:
+            unsure_R |= alive_R & ~after.known_K
+        for output in outputs:
+            if (error := after.outputs[output].error) is not None:
+                unsure_R |= alive_R & error
+        out_D[block.decision_of_R[missing_R & unsure_R]] = True
     return out_D
+
+
+def _readers(compiled: CompiledStrategy, name: str) -> tuple[int, bool, list[str]]:
+    """(bits of the rules, whether the score, which outputs) that read a name, by themselves or through lets and tables."""
+    reached = _reached(compiled, [name])
+    bits = 0
+    for rule in (*compiled.drops, *compiled.adjusts):
+        programs = (rule.condition, rule.set, rule.add, rule.multiply)
+        if any(program is not None and program.names & reached for program in programs):
+            bits |= 1 << rule.bit
+    outputs = [named.name for named in compiled.outputs if named.program.names & reached]
+    return bits, bool(compiled.score.names & reached), outputs
+
+
+def _reached(compiled: CompiledStrategy, names: Iterable[str]) -> set[str]:
+    """The names, and the lets, tables and stand-ins that are made of them."""
+    reached = set(names)
+    for step in (*compiled.steps_before, *compiled.steps_after):  # each stands after what it reads
+        if isinstance(step, CompiledLet):
+            reached |= {step.name} if step.program.names & reached else set()
+        elif reached & set(step.table.inputs):
+            reached |= {f"{step.name}.{output}" for output in step.table.outputs}
+    return reached
 
 
 def rank_block(compiled: CompiledStrategy, block: Block, survives_R: np.ndarray, score_R: np.ndarray) -> Ranked:
