@@ -47,6 +47,8 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _KEY = re.compile(r"""^\s*(?:-\s+)*(?:[\w.*-]+|'[^']*'|"[^"]*")\s*:\s+|^\s*-\s+""")
 _FLOW_ENTRY = re.compile(r"[{,]\s*[\w.]+\s*:\s+")
+_BREAKS = ("\n", "\x85", "\u2028", "\u2029")  # what ends a line, once CR is LF
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _BLOCK_HINT = "put the expression on lines of its own behind '|'"
 _Place = tuple[str, int, int, int, tuple[str, ...]]
 _ESCAPE_LENGTH = {"x": 4, "u": 6, "U": 10}
@@ -147,7 +149,7 @@ def decode_yaml(raw: bytes, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> No
 
 def parse_yaml(text: str, file: str = "<yaml>") -> Node:
     """Read one YAML document from a text. An empty document is a null scalar at 1:1. Raises: Mistakes."""
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = tuple(LINE_BREAK.split(text))
     loader = yaml.SafeLoader("")
     try:
@@ -240,6 +242,9 @@ class _Builder:
 
     def _scalar(self, node: Any, place: _Place) -> ScalarNode:
         scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text, self.starts))
+        if half := _HALF_CHARACTER.search(node.value):
+            message = f"U+{ord(half[0]):04X} is half a character"
+            self._note(scalar, "yaml", message, "write the character itself, or its whole number as \\U0001F600")
         if node.style is None:
             self._refuse_cut_by_comment(node, scalar)
         return scalar
@@ -302,7 +307,8 @@ def _segments(node: Any, text: str, starts: Sequence[int]) -> tuple[tuple[int, i
     """
     pos = node.start_mark.index
     if node.style in ("|", ">"):
-        pos = text.find("\n", pos) + 1 or len(text)
+        below = bisect.bisect_right(starts, pos)
+        pos = starts[below] if below < len(starts) else len(text)
         while text[pos : pos + 1].isspace() and not node.value[:1].isspace():
             pos += 1
     elif node.style in ("'", '"'):
@@ -313,7 +319,7 @@ def _segments(node: Any, text: str, starts: Sequence[int]) -> tuple[tuple[int, i
     runs: list[tuple[int, int]] = []
     for offset, char in enumerate(node.value):
         found, behind = _locate(char, text, pos, node.style)
-        if not runs or found != runs[-1][1] + offset - runs[-1][0]:
+        if not runs or found != runs[-1][1] + offset - runs[-1][0] or text[found - 1 : found] in _BREAKS:
             runs.append((offset, found))
         pos = behind
     if not runs:
@@ -338,7 +344,7 @@ def _locate(char: str, text: str, pos: int, style: str | None) -> tuple[int, int
         while text[pos : pos + 1].isspace():
             pos += 1
         return pos, pos + (2 if style == "'" and text[pos : pos + 2] == "''" else 1)
-    if text[pos : pos + 1] == char or text[pos : pos + 1] == "\n":
+    if text[pos : pos + 1] in (char, *_BREAKS):
         return pos, pos + 1
     return pos, pos
 

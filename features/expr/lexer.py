@@ -82,7 +82,8 @@ class _Lexer:
                 tokens.append(self._number(kind, text, start))
             elif kind != "space":
                 tokens.append(self._word_or_op(kind, text, start))
-        tokens.append(Token("end", "the end", len(self.text), len(self.text)))
+        end = len(self.text.rstrip())  # a block scalar ends with a line end, behind which nothing stands
+        tokens.append(Token("end", "the end", end, end))
         return tokens
 
     def _unknown_character(self) -> None:
