@@ -168,7 +168,7 @@ class Solver:
             if not isinstance(cells[name].low, int | float) or isinstance(cells[name].low, bool):
                 continue
             others = [other for other in wide if other != name]
-            ends = [dict.fromkeys((cells[o].value, cells[o].low, cells[o].high)) for o in others]
+            ends = [_different(cells[o].value, cells[o].low, cells[o].high) for o in others]
             for chosen in itertools.islice(itertools.product(*ends), MAX_CORNERS):
                 if not self.budget.take(SOLVE_COST):
                     break
@@ -230,3 +230,8 @@ def with_constants(step: Step, values: Mapping[str, Any]) -> Step:
     if step.step == "name":
         return replace(step, step="const", value=values[str(step.value)]) if step.value in values else step
     return replace(step, args=tuple(with_constants(arg, values) for arg in step.args)) if step.args else step
+
+
+def _different(*values: Any) -> list[Any]:
+    """The values without repetition; lists are among them."""
+    return [value for at, value in enumerate(values) if value not in values[:at]]
