@@ -24,6 +24,7 @@ from features.expr.source import SourceText
 
 MAX_SHOWN = 100  # the rest is counted: a page of carets helps nobody
 MAX_LINE = 160  # characters of a source line that are shown
+MAX_TEXT = 600  # characters of a message or a hint: they quote what was written, which may be anything
 MAX_NAMES_IN_HINT = 8
 
 
@@ -43,6 +44,13 @@ class Mistake:
     hint: str = ""
     source_line: str = ""
     severity: str = "error"  # or "warning"
+
+    def __post_init__(self) -> None:
+        """What is quoted may be endless, or hold what cannot be printed: the name of a file, half a character."""
+        object.__setattr__(self, "file", _printable(self.file))
+        object.__setattr__(self, "message", _shortened(_printable(self.message)))
+        object.__setattr__(self, "hint", _shortened(_printable(self.hint)))
+        object.__setattr__(self, "source_line", _printable(self.source_line))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`: stable keys, `code` for the kind, and the one sentence that says what the code means."""
@@ -122,6 +130,16 @@ def name_hint(name: str, known: Iterable[str]) -> str:
         return "no names are known here"
     rest = len(names) - MAX_NAMES_IN_HINT
     return f"known here: {', '.join(names[:MAX_NAMES_IN_HINT])}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _printable(text: str) -> str:
+    """The text with ? for every half of a character, so that it can be written as UTF-8; nothing moves."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _shortened(text: str) -> str:
+    """A text without its middle, where that is endless: what it quotes comes first, what it says of it last."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]} … {text[-MAX_TEXT // 2 :]}"
 
 
 def _clip(line: str, start: int, end: int) -> tuple[str, int, int]:
