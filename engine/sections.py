@@ -117,7 +117,11 @@ TABLE: Final = Keys(
         "columns": ListOf(
             item=Either(
                 scalar=Text(),
-                mapping=MapOf(value=_TYPE, pattern=r"out\.[A-Za-z_][A-Za-z0-9_]*", hint="as {out.bonus: double}"),
+                mapping=MapOf(
+                    value=_TYPE,
+                    pattern=r"out\.[A-Za-z_][A-Za-z0-9_]*",
+                    hint="write an input as its name alone, an output as {out.bonus: double}",
+                ),
             ),
             title="a column",
             hint="as [pickup_zone, tier, out.bonus]",

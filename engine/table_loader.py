@@ -166,8 +166,6 @@ def _columns(
         output = name.removeprefix(OUT)
         if output in outputs if name.startswith(OUT) else name in inputs:
             fields.note(item, "duplicate", f"{what}: '{name}' is there twice", "remove one of them")
-        elif not name.startswith(OUT) and not isinstance(item, ScalarNode):
-            fields.note(item, "shape", f"{what}: '{name}' is an input, which has its type already", f"write {name} alone")
         elif not name.startswith(OUT):
             assert isinstance(item, ScalarNode)
             inputs[name] = item.source()
