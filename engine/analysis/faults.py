@@ -53,16 +53,16 @@ def _broken(world: World, gone: Absence, silent: list[CompiledRule]) -> Iterator
     for rule in silent:
         reached = _reached(with_it, rule) & _reached(without_it, rule)
         rows = (reached & without_it.unknown(rule.bit) & ~with_it.unknown(rule.bit)).nonzero()[0]
-        for row in rows[:4].tolist():
-            given = samples.row(row, without)
-            there = samples.row(row, present)
+        names = world.base_names([rule.condition, rule.set, rule.add, rule.multiply])
+        for at in samples.nicest(rows.tolist(), names, without):
+            given, there = samples.row(at, without), samples.row(at, present)
             if world.run(given).unknown >> rule.bit & 1 and not world.run(there).unknown >> rule.bit & 1:
                 yield _rule_mistake(world, gone, rule, given), rule.id
                 break
     both = with_it.alive_K & without_it.alive_K
-    lost = both & ~without_it.after.known_K & with_it.after.known_K
-    for row in lost.nonzero()[0][:4].tolist():
-        given, there = samples.row(row, without), samples.row(row, present)
+    lost = (both & ~without_it.after.known_K & with_it.after.known_K).nonzero()[0]
+    for at in samples.nicest(lost.tolist(), world.base_names([world.compiled.score]), without):
+        given, there = samples.row(at, without), samples.row(at, present)
         if _breaks(world.run(given), world.run(there)):
             yield _score_mistake(world, gone, given), "score"
             break

@@ -80,6 +80,9 @@ def _always(world: World, rule: CompiledRule, before: Sequence[CompiledRule]) ->
         return None  # `when: true` is how a rule for everybody is written
     if world.may_be_unknown(condition) and rule.on_unknown != "fire":
         return None
+    amounts = [world.inline(p) for p in (rule.set, rule.add, rule.multiply) if p is not None]
+    if any(world.may_be_unknown(amount) for amount in amounts):
+        return None
     if not world.never([(condition, False), *world.survived(before, condition)]):
         return None
     source = rule.condition.source

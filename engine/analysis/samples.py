@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NUM_ROWS: Final = 2_048
 TAME: Final = 1_000_000
 MAX_EDGES: Final = 48  # values of one name that come from comparisons
+MAX_LOOKED_AT: Final = 64  # rows among which the best example is chosen
+MAX_NICE: Final = 4
 _DAY_US: Final = 86_400_000_000
 _NOW_US: Final = 1_725_000_000_000_000
 _TEXTS: Final = ("other", "idle", "")
@@ -74,9 +76,16 @@ class Samples:
             out[name] = column.values[place : place + 1].tolist()[0] if column.valid[place] else None
         return out
 
-    def spread(self, name: str) -> list[Any]:
-        """The different values of a name."""
-        return list({repr(value): value for value in self.values[name]}.values())
+    def nicest(
+        self, rows: Sequence[int], names: Sequence[str], instead: Mapping[str, Column] | None = None
+    ) -> list[int]:
+        """A few of these rows, first the one whose values of some names are quickest read."""
+
+        def length(at: int) -> int:
+            row = self.row(at, instead)
+            return sum(len(repr(row[name])) for name in names)
+
+        return sorted(rows[:MAX_LOOKED_AT], key=length)[:MAX_NICE]
 
     # which values a name has ----------------------------------------------------------------------------------------
 
@@ -182,7 +191,8 @@ def _usual(name: str, kind: Type, facts: Facts | None, rng: random.Random, is_mo
     low, high = -10.0 if facts is None or facts.low is None else facts.low, float(TAME)
     if facts is not None and facts.high is not None:
         high = facts.high
-    spans = [rng.uniform(low, min(high, low + span)) for span in (10, 100, 1_000, TAME) for _ in range(2)]
+    spans = [round(rng.uniform(low, min(high, low + span)), 1) for span in (10, 100, 1_000, TAME) for _ in range(2)]
+    spans = [value for value in spans if low <= value <= high] + [low]
     ends = [end for end in (low, high) if facts is not None and end in (facts.low, facts.high)]
     numbers = [0.0, 1.0, 2.0, *ends, *spans]
     return [float(n) for n in numbers] if kind.kind == "double" else [round(n) for n in numbers]

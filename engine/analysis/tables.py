@@ -44,28 +44,42 @@ class _Table:
         self.steps = Steps()
 
     def check(self) -> Iterator[Mistake]:
-        cells = list(zip(*(row.cells for row in self.table.rows), strict=True)) or [()] * len(self.table.inputs)
-        facts = self.world.compiled.strategy.facts
+        worst = [
+            kind.optional() if self._unsure(name) else kind
+            for name, kind in zip(self.table.inputs, self.types, strict=True)
+        ]
         try:
-            axes = [
-                cut(name, kind, facts.get(name), column, self.steps)
-                for name, kind, column in zip(self.table.inputs, self.types, cells, strict=True)
-            ]
+            boxes = self._boxes(self.types)
+            all_boxes = boxes if worst == self.types else self._boxes(worst)
         except TooLong:
             yield self._not_decided("anything")
             return
-        boxes = Boxes(axes, len(self.table.rows), self.steps)
-        looks: list[tuple[str, Callable[[Boxes], Iterator[Mistake]]]] = [
-            ("whether a row always fits", self._gap),
-            ("whether every row can be reached", self._rows),
-            ("", self._columns),
+        looks: list[tuple[str, Callable[[Boxes], Iterator[Mistake]], Boxes]] = [
+            ("whether a row always fits", self._gap, boxes),
+            ("whether every row can be reached", self._rows, all_boxes),
+            ("", self._columns, all_boxes),
         ]
-        for what, look in looks:
+        for what, look, over in looks:
             try:
-                yield from look(boxes)
+                yield from look(over)
             except TooLong:
                 if what:
                     yield self._not_decided(what)
+
+    def _boxes(self, types: Sequence[Type]) -> Boxes:
+        cells = list(zip(*(row.cells for row in self.table.rows), strict=True)) or [()] * len(self.table.inputs)
+        facts = self.world.compiled.strategy.facts
+        axes = [
+            cut(name, kind, facts.get(name), column, self.steps)
+            for name, kind, column in zip(self.table.inputs, types, cells, strict=True)
+        ]
+        return Boxes(axes, len(self.table.rows), self.steps)
+
+    def _unsure(self, name: str) -> bool:
+        """Whether it may be null although it is not typed so: no claim may rest on the type then."""
+        kind = self.world.types.get(name) or self._type(name)
+        step = self.world.inliner.lets.get(name) or Step("name", kind, (), 0, 0, name)
+        return bool(as_program(step).names & self.world.unsure)
 
     def _type(self, name: str) -> Type:
         """As the table sees it: before the drop rules nothing is narrowed."""
@@ -74,7 +88,7 @@ class _Table:
             return lets[name].type
         table, _, output = name.rpartition(".")
         tables = self.world.compiled.strategy.tables
-        return tables[table].outputs[output] if table in tables else self.world.types[name]
+        return tables[table].outputs[output] if table in tables else self.world.given[name]
 
     # rows -----------------------------------------------------------------------------------------------------------
 

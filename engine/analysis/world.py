@@ -46,13 +46,20 @@ class World:
             if failing:
                 self.unsure_models.add(name)
             self.given[name] = Type("double", failing or (stand_in is not None and stand_in.type.nullable))
+        # A NaN that arrives as a feature is null, also where a default is declared for what is missing.
+        self.unsure = set(self.unsure_models)
+        for role in strategy.roles:
+            self.unsure |= {f"{role.name}.{spec.name}" for spec in role.view.features if spec.type == "double"}
         self.fixed = {name: value for name, value in strategy.scope.items() if value != "*"}
         self.open_left = MAX_OPEN
         self.conditions = {rule.id: self.inline(rule.condition) for rule in (*compiled.drops, *compiled.adjusts)}
 
-    @property
+    @cached_property
     def types(self) -> Mapping[str, Type]:
-        return self.given | self.inliner.opaque
+        """Of all names in inlined programs, as what may come at worst."""
+        return {name: kind.optional() if name in self.unsure else kind for name, kind in self.given.items()} | (
+            self.inliner.opaque
+        )
 
     @cached_property
     def samples(self) -> Samples:
@@ -75,7 +82,7 @@ class World:
     def may_be_unknown(self, program: Program) -> bool:
         """Whether it may be null or a row error where the drop rules before it have narrowed its names."""
         found = find_range(program, self.facts)
-        return self.may_fail(program) or found.may_be_null or bool(program.names & self.unsure_models)
+        return self.may_fail(program) or found.may_be_null or bool(program.names & self.unsure)
 
     # proofs ---------------------------------------------------------------------------------------------------------
 

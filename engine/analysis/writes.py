@@ -16,6 +16,7 @@ from features.expr import Mistake
 
 def check_writes(world: World) -> Iterator[Mistake]:
     adjusts = world.compiled.adjusts
+    lost: set[str] = set()
     for at, rule in enumerate(adjusts):
         if rule.set is None:
             continue
@@ -27,7 +28,8 @@ def check_writes(world: World) -> Iterator[Mistake]:
             if row is not None:
                 undone.append((earlier, row))
         for earlier, _ in undone:
-            if _whenever(world, earlier, rule):
+            if earlier.id not in lost and _whenever(world, earlier, rule):
+                lost.add(earlier.id)
                 text = f"rule {earlier.id} has no effect: wherever it fires, rule {rule.id} sets the score after it"
                 hint = f"put {rule.id} before it, or remove one of them"
                 yield found(earlier.condition.source, "overwritten", text, hint)
@@ -51,7 +53,8 @@ def _both(world: World, one: CompiledRule, other: CompiledRule) -> dict[str, Any
     """A row for which both fire."""
     samples = world.samples
     rows = (samples.outcome.alive_K & samples.outcome.fired(one.bit) & samples.outcome.fired(other.bit)).nonzero()[0]
-    tries = [samples.row(int(rows[0]))] if len(rows) else []
+    names = world.base_names([one.condition, other.condition])
+    tries = [samples.row(at) for at in samples.nicest(rows.tolist(), names)]
     if not tries:
         wanted = [(world.conditions[rule.id], True) for rule in (one, other)]
         part = world.search([*wanted, *world.survived(world.compiled.drops, wanted[0][0])]).example
@@ -70,7 +73,7 @@ def _whenever(world: World, one: CompiledRule, other: CompiledRule) -> bool:
     if (samples.alive_K & samples.fired(one.bit) & ~samples.fired(other.bit)).any():
         return False
     amounts = [p for p in (other.set, other.add, other.multiply) if p is not None]
-    if one.on_unknown == "fire" and world.may_be_unknown(world.conditions[one.id]):
+    if one.on_unknown != "skip" and world.may_be_unknown(world.conditions[one.id]):
         return False
     if any(world.may_be_unknown(world.inline(p)) for p in amounts):
         return False

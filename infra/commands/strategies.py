@@ -10,6 +10,7 @@ import typer
 
 from infra.commands import (
     strategies_applied,
+    strategies_missing,
     strategies_replay,
     strategies_schema,
     strategies_switches,
@@ -97,9 +98,12 @@ def check(
     ] = None,
     definitions: strategies_applied.Definitions = None,
     redis: RedisUrl = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Show what happens when a feature, a field or a model is missing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Compile strategies and show all mistakes and warnings with file, line and column. Exit code 1 if there is a mistake."""
+    """Compile and analyse strategies; all mistakes and warnings with file, line and column. Exit code 1 if there is a mistake."""
     from engine.check import check_files
     from engine.server import SHIPPED_STRATEGIES
     from features.expr import Mistakes
@@ -120,10 +124,15 @@ def check(
         for one in checked
         if one.compiled is not None and not one.errors
     ]
+    reported = [one.compiled for one in checked if one.compiled is not None] if missing else []
     if json:
-        print_json({"strategies": found, "mistakes": [mistake.as_dict() for mistake in [*errors, *warnings]]})
+        reports = {"missing": [strategies_missing.report_dict(compiled) for compiled in reported]} if missing else {}
+        mistakes = [mistake.as_dict() for mistake in [*errors, *warnings]]
+        print_json({"strategies": found, "mistakes": mistakes, **reports})
     else:
         print_table(found, empty=f"no strategy in {path}")
+        for compiled in reported:
+            strategies_missing.print_report(compiled)
         for mistakes, style in ((warnings, "yellow"), (errors, "red")):
             if mistakes:
                 err.print(str(Mistakes(mistakes)), style=style, markup=False)
