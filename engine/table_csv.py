@@ -30,7 +30,7 @@ _RANGE: Final = re.compile(r"([\[(])\s*(.*?)\s*\.\.\s*(.*?)\s*([\])])")
 _RELATION: Final = re.compile(r"(>=|<=|>|<)\s*(.*)")
 _INT: Final = re.compile(r"[-+]?[0-9]{1,19}")
 _DOUBLE: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-_LINE_END: Final = re.compile("\r\n|\n|\r")  # spreadsheets still write all three
+LINE_END: Final = re.compile("\r\n|\n|\r")  # spreadsheets still write all three
 _QUOTED: Final = re.compile(r"'((?:[^']|'')*)'")
 _EMPTY_HINT: Final = "write * for any value, null for no value"
 
@@ -63,7 +63,7 @@ def read_csv(text: str, file: str) -> tuple[RawTable, list[Mistake]]:
 
     A field ends on its line. Rows of a wrong length are mistakes and left out.
     """
-    lines = tuple(_LINE_END.split(text.removeprefix("\ufeff")))
+    lines = tuple(LINE_END.split(text.removeprefix("\ufeff")))
     table = RawTable(file=file, lines=lines, header=(), rows=())
     mistakes: list[Mistake] = []
     records: list[tuple[RawCell, ...]] = []

@@ -18,10 +18,10 @@ from engine.fields import Fields
 from engine.sections import TABLE_PATH
 from engine.shapes import IDENTIFIER, NAME_HINT
 from engine.strategy import Table
-from engine.table_csv import CELL_KINDS, MAX_COLUMNS, ORDERED, RawTable, literal, read_csv, read_rows
+from engine.table_csv import CELL_KINDS, LINE_END, MAX_COLUMNS, ORDERED, RawTable, literal, read_csv, read_rows
 from features.expr import Mistake, SourceText, Type
 from features.expr.types import INT
-from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, mistake, name_hint
+from features.yaml_source import MAX_FILE_BYTES, MapNode, Node, ScalarNode, encoding_mistake, mistake, name_hint
 
 OUT: Final = "out."
 _PYTHON: Final[dict[str, type]] = {"int": int, "double": float, "bool": bool, "string": str}
@@ -226,10 +226,11 @@ def _csv(fields: Fields, node: Node, what: str, folder: Path) -> RawTable | None
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"the file is larger than {MAX_FILE_BYTES} bytes")
         raw, mistakes = read_csv(data.decode("utf-8-sig"), name)
-    except (OSError, ValueError) as error:  # not there, a folder, not text
+    except UnicodeDecodeError as error:
+        fields.mistakes.append(encoding_mistake(error, data, name, LINE_END))
+        return None
+    except (OSError, ValueError) as error:  # not there, a folder, too large
         problem = error.strerror if isinstance(error, OSError) else str(error)
-        if isinstance(error, UnicodeDecodeError):
-            problem = f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8"
         fields.note(
             node, "unreadable", f"{what}: {name} cannot be read: {problem}", "the path is relative to this file"
         )

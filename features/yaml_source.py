@@ -31,6 +31,7 @@ __all__ = [
     "SeqNode",
     "decode_yaml",
     "did_you_mean",
+    "encoding_mistake",
     "load_yaml",
     "mistake",
     "name_hint",
@@ -141,10 +142,17 @@ def decode_yaml(raw: bytes, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> No
     try:
         return parse_yaml(raw.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        col = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise Mistakes([Mistake("encoding", name, line, col, col + 1, message, "save the file as UTF-8")]) from None
+        raise Mistakes([encoding_mistake(error, raw, name)]) from None
+
+
+def encoding_mistake(
+    error: UnicodeDecodeError, raw: bytes, name: str, line_end: re.Pattern[str] = LINE_BREAK
+) -> Mistake:
+    """The mistake at the first byte of a file that is not UTF-8."""
+    before = line_end.split(raw[: error.start].decode("utf-8-sig"))
+    line, col = len(before), len(before[-1]) + 1
+    message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+    return Mistake("encoding", name, line, col, col + 1, message, "save the file as UTF-8")
 
 
 def parse_yaml(text: str, file: str = "<yaml>") -> Node:
@@ -364,6 +372,8 @@ def _syntax_mistake(error: yaml.YAMLError, file: str, text: str, lines: tuple[st
     line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     line = min(line, len(lines))
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if problem == "but found another document":
+        problem = "'---' starts another document, and a file holds one"
     for candidate in dict.fromkeys((line, _context_line(error, line))):
         shown = lines[candidate - 1]
         at, value = _value_on(shown, col - 1 if candidate == line else len(shown))
