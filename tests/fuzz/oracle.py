@@ -65,8 +65,7 @@ def _problem(item: Mistake, files: Mapping[str, bytes]) -> str | None:
     lines = line_end.split(files[item.file].decode("utf-8-sig", "replace"))
     if not 1 <= item.line <= len(lines):
         return f"behind the last line ({len(lines)}): {where}"
-    # A byte that is no UTF-8 is counted in bytes, up to four to a character.
-    width = len(lines[item.line - 1]) * (4 if item.kind == "encoding" else 1)
+    width = len(lines[item.line - 1])
     if not 1 <= item.col <= width + 1 or item.end_col <= item.col:
         return f"not on its line of {width} characters: {where}"
     try:
