@@ -30,6 +30,7 @@ _SALT: Final = Text(doc="What hashes are salted with; by default made of the nam
 _LAYER_NAME: Final = Text(doc="The layer that owns it")
 _SHARE: Final = Number(low=0.0, high=1.0, doc="From 0 to 1")
 _IN_FOLDER: Final = r"(?!/)(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f\x7f]+"  # a relative path without ..
+STRATEGY_NAME: Final = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 TABLE_PATH: Final = _IN_FOLDER + r"\.csv"
 
 FIELD: Final = Either(
@@ -271,7 +272,13 @@ def _named(value: Shape, doc: str) -> MapOf:
 
 STRATEGY: Final = Keys(
     entries={
-        "strategy": Text(doc="Its name, in the path of requests"),
+        "strategy": Text(
+            pattern=STRATEGY_NAME,
+            kind="name",
+            message="'{text}' cannot be the name of a strategy",
+            hint="use letters, digits, _ . and -: it is the name of a file, and in the path of requests",
+            doc="Its name, in the path of requests",
+        ),
         "version": Number(whole=True, low=1, doc="What a Decision names, beside the hash"),
         "owner": _OWNER,
         "shadow_of": Text(doc="The strategy beside which this one is computed, without effect"),
