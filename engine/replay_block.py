@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -189,15 +190,10 @@ class Block:
 
 
 def blocks_of(decisions: Iterable[Decision], *, num_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-    """The Decisions as blocks of about `num_rows` candidates, in order within a layout.
-
-    Raises: ValueError for a Decision whose parts do not fit together, with its id; see `misfit`.
-    """
+    """The Decisions as blocks of about `num_rows` candidates, in order within a layout. Their parts must fit together: what
+    `misfit` finds nothing wrong with (`engine/replay_log.py` looks)."""
     waiting: dict[Any, tuple[list[Decision], int]] = {}
     for decision in decisions:
-        problem = misfit(decision)
-        if problem is not None:
-            raise ValueError(f"decision {decision.decision_id}: {problem}")
         key = _layout(decision)
         group, rows = waiting.get(key, ([], 0))
         group.append(decision)
@@ -256,7 +252,7 @@ def block_of(decisions: Sequence[Decision]) -> Block:
     sizes_D = np.array([len(decision.candidate_ids) for decision in decisions], dtype=np.int64)
     reasons: dict[str, int] = {}
     assigned: dict[bytes, int] = {}
-    score = _doubles([value for d in decisions for value in d.scores])
+    score = _doubles(_joined(d.scores for d in decisions))
     return Block(
         strategy=first.strategy,
         version=first.strategy_version,
@@ -271,10 +267,8 @@ def block_of(decisions: Sequence[Decision]) -> Block:
         as_of_ms_D=np.array([d.as_of_ms for d in decisions], dtype=np.int64),
         salts=[d.salt for d in decisions],
         request={name: raw_of([d.request[name] for d in decisions]) for name in first.request},
-        candidate_ids=_objects([value for d in decisions for value in d.candidate_ids]),
-        candidates={
-            name: raw_of([value for d in decisions for value in d.candidates[name]]) for name in first.candidates
-        },
+        candidate_ids=_objects(_joined(d.candidate_ids for d in decisions), texts=True),
+        candidates={name: raw_of(_joined(d.candidates[name] for d in decisions)) for name in first.candidates},
         roles={name: _role([d.features[name] for d in decisions]) for name in first.features},
         models={name: _model([d.model_outputs[name] for d in decisions]) for name in first.model_outputs},
         assigned_D=np.array(
@@ -284,10 +278,10 @@ def block_of(decisions: Sequence[Decision]) -> Block:
         assigned=list(assigned),
         fallback_D=np.array([d.decided_by == "fallback" for d in decisions], dtype=np.bool_),
         chosen_D=np.array([NO_ROW if d.chosen is None else d.chosen for d in decisions], dtype=np.int64),
-        survives_R=np.array([value for d in decisions for value in d.survivors], dtype=np.bool_),
+        survives_R=np.array(_joined(d.survivors for d in decisions), dtype=np.bool_),
         score_R=score.values,
         scored_R=score.valid,
-        propensity_R=np.array([value for d in decisions for value in d.propensities], dtype=np.float64),
+        propensity_R=np.array(_joined(d.propensities for d in decisions), dtype=np.float64),
         reason_R=np.array(
             [
                 NO_ROW if text is None else reasons.setdefault(text, len(reasons))
@@ -297,11 +291,15 @@ def block_of(decisions: Sequence[Decision]) -> Block:
             dtype=np.int16,
         ),
         reasons=list(reasons),
-        fired_R=np.array([value for d in decisions for value in d.fired], dtype=np.int64),
-        unknown_R=np.array([value for d in decisions for value in d.unknown], dtype=np.int64),
-        outputs={name: raw_of([value for d in decisions for value in d.outputs[name]]) for name in first.outputs},
+        fired_R=np.array(_joined(d.fired for d in decisions), dtype=np.int64),
+        unknown_R=np.array(_joined(d.unknown for d in decisions), dtype=np.int64),
+        outputs={name: raw_of(_joined(d.outputs[name] for d in decisions)) for name in first.outputs},
         heads_D=[encode(_head(d)) for d in decisions],
     )
+
+
+def _joined(lists: Iterable[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(lists))
 
 
 def raw_of(values: Sequence[Any]) -> Raw:
@@ -326,7 +324,7 @@ def raw_of(values: Sequence[Any]) -> Raw:
             kind = "mixed"
     if nullable and kind == "string":
         values = ["" if value is None else value for value in values]
-    return Raw(kind, _objects(values), valid)
+    return Raw(kind, _objects(values, texts=kind == "string"), valid)
 
 
 def _doubles(values: Sequence[float | None]) -> Raw:
@@ -336,8 +334,11 @@ def _doubles(values: Sequence[float | None]) -> Raw:
     return Raw("double", doubles, valid)
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
+def _objects(values: Sequence[Any], *, texts: bool) -> np.ndarray:
     out = np.empty(len(values), dtype=np.object_)
+    if texts:
+        out[:] = values
+        return out
     for row, value in enumerate(values):  # a slice would spread lists of one length over a second axis
         out[row] = value
     return out
@@ -352,7 +353,7 @@ def _role(served: Sequence[ServedFeatures]) -> RoleColumns:
     statuses = [np.frombuffer(one.statuses, dtype=np.uint8).reshape(num_features, one.rows) for one in served]
     cells_FR, statuses_FR = np.concatenate(cells, axis=1), np.concatenate(statuses, axis=1)
     columns: dict[str, np.ndarray] = {}
-    texts = _objects([text for one in served for text in one.strings] or [""])
+    texts = _objects(_joined(one.strings for one in served) or [""], texts=True)
     firsts_D = np.concatenate(([0], np.cumsum([len(one.strings) for one in served])[:-1]))
     for f, (name, kind) in enumerate(zip(first.names, first.types, strict=True)):
         if kind == "double":
@@ -378,7 +379,7 @@ def _role(served: Sequence[ServedFeatures]) -> RoleColumns:
 
 
 def _model(outputs: Sequence[ModelOutput]) -> ModelColumns:
-    said = _doubles([value for output in outputs for value in output.values])
+    said = _doubles(_joined(output.values for output in outputs))
     return ModelColumns(
         model=outputs[0].model,
         model_hash=outputs[0].model_hash,

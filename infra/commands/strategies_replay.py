@@ -51,6 +51,9 @@ def replay(
             help="The file of a version that decided; may be repeated. Versions in --strategies are found by themselves."
         ),
     ] = None,
+    topic: Annotated[
+        str, typer.Option(help="The topic to read where no file is given; `shadow_decisions` has those of shadows.")
+    ] = "decisions",
     of: Annotated[
         str | None, typer.Option("--strategy", help="Whose decisions. (default: those of the strategy of that name)")
     ] = None,
@@ -109,8 +112,8 @@ def replay(
         old = {one.strategy.hash: one for one in (_load(path, registry) for path in before or [])}
         old |= _from_history(strategies, name, registry, known=old)
         wanted = Wanted(strategy=name, from_ms=_time(since, "--from"), to_ms=_time(to, "--to"), limit=limit)
-        log = Log(_lines(decisions, kafka), wanted)
-        kept = _cache(cache, decisions, kafka, wanted)
+        log = Log(_lines(decisions, kafka, topic), wanted)
+        kept = _cache(cache, decisions, kafka, topic, wanted)
         runner = Replay(compiled, rules=_rules(compiled) if fused else None, before=old, by=by or DEFAULT_BY, of=name)
         _run(runner, log, kept, total=limit or None)
         report = runner.report
@@ -139,12 +142,26 @@ def _run(runner: Any, log: Log, kept: Cache | None, *, total: int | None) -> Non
         blocks = blocks_of(log)
         if kept is not None:
             blocks = kept.keep(blocks)
-    with progress() as bar:
+    with _no_collector(), progress() as bar:
         task = bar.add_task("decisions", total=total, note="")
         for block in blocks:
             runner.add(block)
             diff = runner.report.diff
             bar.update(task, advance=block.num_decisions, note=f"{diff.first_changed} first choices change")
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Records hold no circles, and looking for some takes a third of the time that decoding does."""
+    import gc
+
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
@@ -196,20 +213,21 @@ def _from_history(
     return out
 
 
-def _lines(files: Sequence[Path] | None, kafka: str | None) -> Iterator[tuple[str, bytes]]:
+def _lines(files: Sequence[Path] | None, kafka: str | None, topic: str) -> Iterator[tuple[str, bytes]]:
     from engine.replay_log import read_files
 
     if files:
         yield from read_files(files)
         return
-    from features.records import DECISIONS
     from features.topics import read_all
 
-    for message in read_all(kafka_or_local(kafka), DECISIONS):
-        yield f"{DECISIONS}/{message.partition}@{message.offset}", message.value
+    for message in read_all(kafka_or_local(kafka), topic):
+        yield f"{topic}/{message.partition}@{message.offset}", message.value
 
 
-def _cache(path: Path | None, files: Sequence[Path] | None, kafka: str | None, wanted: Wanted) -> Cache | None:
+def _cache(
+    path: Path | None, files: Sequence[Path] | None, kafka: str | None, topic: str, wanted: Wanted
+) -> Cache | None:
     """The cache of exactly this log: a file that changed or a topic that grew is another one."""
     from dataclasses import asdict
 
@@ -223,11 +241,10 @@ def _cache(path: Path | None, files: Sequence[Path] | None, kafka: str | None, w
             [str(file.resolve()), (found := file.stat()).st_size, found.st_mtime_ns] for file in files
         ]
     else:
-        from features.records import DECISIONS
         from features.topics import end_offsets
 
         address = kafka_or_local(kafka)
-        signature["topic"] = [address, sorted(end_offsets(address, DECISIONS).items())]
+        signature["topic"] = [address, topic, sorted(end_offsets(address, topic).items())]
     return Cache(path, signature)
 
 
