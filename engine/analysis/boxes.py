@@ -86,7 +86,8 @@ def cut(name: str, kind: Type, facts: Facts | None, cells: Sequence[Cell], steps
     for like in shapes.values():
         cell = cells[like[0]]
         rows = sum(1 << row for row in like)
-        fitting = [at for at in _touched(cell, points, keys, numbers, at_value) if accepts(cell, points[at].value)]
+        touched = dict.fromkeys(_touched(cell, points, keys, numbers, at_value))
+        fitting = [at for at in touched if accepts(cell, points[at].value)]
         steps.take(len(fitting))
         bits = sum(1 << at for at in fitting)
         for at in fitting:
@@ -108,6 +109,7 @@ def _touched(
         start = 0 if cell.low is None else max(0, bisect.bisect_left(keys, key_of(cell.low)) - 2)
         end = len(keys) if cell.high is None else bisect.bisect_right(keys, key_of(cell.high)) + 2
         yield from numbers[start:end]
+        yield from (at for at in range(len(points) - 2, len(points)) if at >= 0 and points[at].low is None)  # NaN
     elif not keys:
         yield from (at_value[repr(value)] for value in cell.values if repr(value) in at_value)
     else:

@@ -107,14 +107,15 @@ def _reached(outcome: Outcome, rule: CompiledRule) -> np.ndarray:
 
 def _rule_mistake(world: World, gone: Absence, rule: CompiledRule, row: Mapping[str, Any]) -> Mistake:
     text = f"without {_what(gone)} rule {rule.id} cannot tell, and no on_unknown says what that means"
-    shown = example(row, world.base_names([rule.condition, rule.set, rule.add, rule.multiply]), world.types)
+    programs = [rule.condition, rule.set, rule.add, rule.multiply]
+    shown = example(row, world.base_names([*programs, *gone.stand_ins.values()]), world.types)
     hint = "declare on_unknown: skip, fire or fail_row; or test for it first"
     return found(rule.condition.source, "undeclared-missing", f"{text}; {shown}", hint)
 
 
 def _score_mistake(world: World, gone: Absence, row: Mapping[str, Any]) -> Mistake:
     text = f"without {_what(gone)} the score has no finite value, which drops the candidate"
-    shown = example(row, world.base_names([world.compiled.score]), world.types)
+    shown = example(row, world.base_names([world.compiled.score, *gone.stand_ins.values()]), world.types)
     hint = "let another value stand in with ??, test for it first, or drop by a rule that says so"
     return found(world.compiled.score.source, "undeclared-missing", f"{text}; {shown}", hint)
 

@@ -112,7 +112,9 @@ class _Table:
                 if count <= MAX_SHOWN:
                     yield mistake
         if count > MAX_SHOWN:
-            yield self._at_name("unreachable-row", f"{count - MAX_SHOWN} more rows have mistakes like these", "warning")
+            more = count - MAX_SHOWN
+            text = f"{more} more {'rows have mistakes' if more > 1 else 'row has a mistake'} like these"
+            yield self._at_name("unreachable-row", text, "warning")
 
     def _empty(self, boxes: Boxes, row: TableRow, box: Sequence[int]) -> Mistake | None:
         for column, points in enumerate(box):
@@ -181,7 +183,9 @@ class _Table:
     def _gap_mistake(self, row: Mapping[str, Any], severity: str) -> Mistake:
         names = [*self.table.inputs, *self.world.base_names(self._let_programs())]
         values = dict(row) | {name: self.world.run(row).values[name] for name in self.table.inputs}
-        text = f"table {self.table.name} has no row for some values; {self._example(values, names)}"
+        text = (
+            f"table {self.table.name} has no row for some values, which is a row error; {self._example(values, names)}"
+        )
         return self._at_name("gap", text, severity, "add a row, or say with on_gap what holds there: null, or values")
 
     def _harms(self, row: Mapping[str, Any]) -> bool:

@@ -33,6 +33,7 @@ def check_writes(world: World) -> Iterator[Mistake]:
                 text = f"rule {earlier.id} has no effect: wherever it fires, rule {rule.id} sets the score after it"
                 hint = f"put {rule.id} before it, or remove one of them"
                 yield found(earlier.condition.source, "overwritten", text, hint)
+        undone = [(earlier, row) for earlier, row in undone if earlier.id not in lost]
         if undone:
             yield _conflict(world, rule, undone)
 
@@ -41,7 +42,8 @@ def _conflict(world: World, rule: CompiledRule, undone: list[tuple[CompiledRule,
     assert rule.set is not None
     earlier, row = undone[0]
     did = "sets" if earlier.set is not None else "changes"
-    others = f" (and {len(undone) - 1} more rules)" if len(undone) > 1 else ""
+    more = len(undone) - 1
+    others = f" (and {more} more {'rules' if more > 1 else 'rule'})" if more else ""
     names = world.base_names([earlier.condition, rule.condition])
     text = f"rule {rule.id} sets the score that rule {earlier.id}{others} {did} for the same candidate"
     shown = example(row, names, world.types)
