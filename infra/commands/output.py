@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from infra.local.stack import Stack
 
 WIDTH = None if sys.stdout.isatty() else 180  # tables in a pipe or a log are not folded to 80 columns
 out = Console(highlight=False, width=WIDTH)
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)  # carets stay under what they point at
 ROOMS = {"features", "kernels", "engine", "pipelines", "infra"}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table for a person.")]
@@ -58,13 +59,13 @@ def print_json(value: Any) -> None:
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "nothing to show") -> None:
     """Rows with the same keys as a table; the keys are the heads."""
     if not rows:
-        out.print(empty)
+        out.print(empty, markup=False)
         return
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row.values()))
+        table.add_row(*(Text("-" if value is None else str(value)) for value in row.values()))  # Text: no markup
     out.print(table)
 
 

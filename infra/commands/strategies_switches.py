@@ -64,7 +64,8 @@ def revive(
     with plain_errors(OSError):
         now_ms = time.time_ns() // 1_000_000
         ended = revive_target(folder, target, actor=actor or whoami(), reason=reason, now_ms=now_ms)
-        hint = name_hint(target, read_switches(folder).killed) if ended is None else ""
+        others = read_switches(folder).killed if ended is None else {}
+        hint = name_hint(target, others) if others else "nothing is"
     if json:
         print_json({"target": target, "changed": ended is not None})
     elif ended is None:

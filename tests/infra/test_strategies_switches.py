@@ -94,3 +94,11 @@ def test_a_reason_is_asked_for(folder: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert hailstream(tmp_path / "none", "kill", "strategy:one", "--reason", "r").exit_code == 1
+
+
+def test_text_in_brackets_is_shown_as_it_is(folder: Path) -> None:
+    """The terminal library reads `[b]` and `[/b]` as its own markup."""
+    hailstream(folder, "kill", "rule:one/far", "--reason", "see [bold] and [/x]")
+    assert "see [bold] and [/x]" in hailstream(folder, "switches").output
+    hailstream(folder, "revive", "rule:one/far", "--reason", "r")
+    assert "rule:one/far is not off; nothing is" in hailstream(folder, "revive", "rule:one/far", "--reason", "r").output
