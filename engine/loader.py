@@ -11,6 +11,7 @@ which names are broken so that it does not complain about them a second time.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -48,7 +49,7 @@ def load_strategy(
     Raises: Mistakes with all mistakes of the file; FileNotFoundError.
     """
     name = name or str(path)
-    path = path.resolve()  # of a link to a kept version: its tables stand beside the file itself
+    path = Path(os.path.realpath(path))  # of a link to a kept version: its tables stand beside the file itself
     raw = path.read_bytes() if path.is_file() else None  # once: the hash is of what was read
     root = load_yaml(path, name=name) if raw is None else decode_yaml(raw, name, max_bytes=MAX_BYTES)
     reader = _Reader(catalogue, path.parent)

@@ -7,6 +7,7 @@ seen by the next look. A file that does not compile keeps its last good strategy
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ class StrategyFiles:
     def _compile(self, path: Path, registry: Registry) -> None:
         try:
             # The folder may hold links to kept versions: tables stand beside the file itself, and all is read from there.
-            real = path.resolve(strict=True)
+            real = Path(os.path.realpath(path, strict=True))  # an OSError for a circle of links
             self._tables[path] = _tables_of(real, self._tables.get(path, ()))
             self._looks[path] = _look_at(real, self._tables[path])
             compiled = load_strategy(real, registry.catalogue, schema_fingerprint=registry.fingerprint, name=path.name)

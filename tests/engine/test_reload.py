@@ -452,3 +452,11 @@ def test_a_new_strategy_answers_soon_after_its_file_landed(folders: tuple[Path, 
         library.stop()
     print("ms from file to answer", sorted(round(ms, 1) for ms in took_ms))
     assert statistics.median(took_ms) < 150
+
+
+def test_a_circle_of_links_is_named_and_stops_nothing_else(folders: tuple[Path, Path]) -> None:
+    (folders[0] / "loop.yaml").symlink_to("loop.yaml")
+    library = library_of(folders)
+    library.refresh()
+    assert set(library.live.strategies) == {"one"}
+    assert any("loop.yaml" in what for what in library.live.errors), library.live.errors
