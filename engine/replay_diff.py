@@ -19,7 +19,8 @@ import numpy as np
 from engine.replay_block import NO_ROW, Block
 from engine.replay_changes import Element, changed_elements, hybrid
 from engine.replay_fit import fit
-from engine.replay_run import Replayed, decision_again, rank_rows, replay_block
+from engine.replay_rank import rank_rows
+from engine.replay_run import Replayed, decision_again, replay_block
 from engine.rules import ColumnRules
 from engine.strategy import CompiledStrategy
 from features.records import Decision

@@ -14,8 +14,9 @@ from engine.propensity import propensities
 from engine.replay_block import blocks_of
 from engine.replay_compare import compare
 from engine.replay_fit import fit
+from engine.replay_rank import chances_of
 from engine.replay_rules import fused_for_replay
-from engine.replay_run import chances_of, decision_again, replay_block, replay_one
+from engine.replay_run import decision_again, replay_block, replay_one
 from engine.rules import ColumnRules, RuleRunner
 from engine.strategy import CompiledStrategy, Explore
 from features.records import Decision, encode
