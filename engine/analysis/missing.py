@@ -21,8 +21,8 @@ from engine.analysis.inline import with_values
 from engine.analysis.show import shown
 from engine.analysis.usage import names_in_use
 from engine.analysis.world import World
-from engine.strategy import CompiledLet, CompiledRule, CompiledStrategy, Table
-from engine.table import accepts, gap_of
+from engine.strategy import CompiledLet, CompiledRule, CompiledStrategy, Role, Table
+from engine.table import CompiledTable, accepts, gap_of
 from features.expr import ROW_ERROR, Program, Type
 from features.expr.keys import NUMBERS
 from features.expr.outcomes import ERROR, FALSE, NULL, TRUE
@@ -89,27 +89,28 @@ class Absence:
 def absences(world: World) -> Iterator[Absence]:
     """Features one by one and role by role, nullable fields, models."""
     compiled, strategy = world.compiled, world.compiled.strategy
+    by_role = {role.name: _without_role(world, role) for role in strategy.roles}
     for role in strategy.roles:
-        values: dict[str, Any] = {}
-        for spec in role.view.features:
-            name = f"{role.name}.{spec.name}"
-            values[name] = _typed(spec.default, world.given[name])
-            becomes = "null" if spec.default is None else f"default {shown(values[name])}"
+        for name, value in by_role[role.name].items():
+            becomes = "null" if value is None else f"default {shown(value)}"
             when = "missing, stale, or the store is away"
-            yield Absence(
-                name=name, kind="feature", when=when, becomes=becomes, values={name: values[name]}, stand_ins={}
-            )
+            yield Absence(name=name, kind="feature", when=when, becomes=becomes, values={name: value}, stand_ins={})
         when = f"all of '{role.view.name}' at once: no key, a late view, or the store is away"
-        becomes = "defaults and nulls"
-        yield Absence(name=f"{role.name}.*", kind="role", when=when, becomes=becomes, values=values, stand_ins={})
+        becomes, gone = "defaults and nulls", by_role[role.name]
+        yield Absence(name=f"{role.name}.*", kind="role", when=when, becomes=becomes, values=gone, stand_ins={})
     for name, kind in (*strategy.request.items(), *strategy.candidate_fields.items()):
         if kind.nullable:
             facts = strategy.facts.get(name)
             outside = (
                 name in strategy.candidate_fields and facts is not None and (facts.low, facts.high) != (None, None)
             )
-            when = "null, or outside of its bounds" if outside else "null"
-            yield Absence(name=name, kind="field", when=when, becomes="null", values={name: None}, stand_ins={})
+            when, becomes = "null, or outside of its bounds" if outside else "null", "null"
+            values: dict[str, Any] = {name: None}
+            for role in strategy.roles:
+                if role.key == name:  # without a key there is nothing to read
+                    values |= by_role[role.name]
+                    becomes += f", and {role.name}.* is missing"
+            yield Absence(name=name, kind="field", when=when, becomes=becomes, values=values, stand_ins={})
     for name in strategy.models:
         program = compiled.on_late.get(name)
         becomes = f"on_late: {' '.join(program.source.text.split())}" if program is not None else "null"
@@ -117,6 +118,12 @@ def absences(world: World) -> Iterator[Absence]:
         yield Absence(
             name=name, kind="model", when=when, becomes=becomes, values={name: None}, stand_ins={name: program}
         )
+
+
+def _without_role(world: World, role: Role) -> dict[str, Any]:
+    """What stands in for every feature of a role."""
+    names = {f"{role.name}.{spec.name}": spec.default for spec in role.view.features}
+    return {name: _typed(default, world.given[name]) for name, default in names.items()}
 
 
 def _typed(value: Any, kind: Type) -> Any:
@@ -136,17 +143,24 @@ class _Reader:
                 found = self.range(self.world.inline(program))
                 # The record of a Decision cannot say that an answer failed, so a row error there is null.
                 self.box[name] = replace(found, may_error=False, may_be_null=found.may_be_null or found.may_error)
-        for step in (*world.compiled.steps_before, *world.compiled.steps_after):
-            if isinstance(step, CompiledLet):
-                if step.program.names & self.changed:
-                    self.changed.add(step.name)
-                if step.name in world.inliner.opaque:
-                    self.box[step.name] = self.range(step.program)
-            else:
-                for out, found in self.table(step.table).items():
-                    self.box[f"{step.name}.{out}"] = found
-                if set(step.table.inputs) & self.changed:
-                    self.changed |= {f"{step.name}.{out}" for out in step.table.outputs}
+        for step in world.compiled.steps_before:
+            self.step(step)
+        # What a late model falls back on may read what is absent; its name can then be anything that its type allows.
+        self.changed |= {name for name, late in world.compiled.on_late.items() if late.names & self.changed}
+        for step in world.compiled.steps_after:
+            self.step(step)
+
+    def step(self, step: CompiledLet | CompiledTable) -> None:
+        """Note what a let or a table can be now, and whether it is other than before."""
+        if isinstance(step, CompiledLet):
+            if step.program.names & self.changed:
+                self.changed.add(step.name)
+            if step.name in self.world.inliner.opaque:
+                self.box[step.name] = self.range(step.program)
+            return
+        self.box |= {f"{step.name}.{out}": found for out, found in self.table(step.table).items()}
+        if set(step.table.inputs) & self.changed:
+            self.changed |= {f"{step.name}.{out}" for out in step.table.outputs}
 
     def effects(self) -> Iterator[Effect]:
         """In the order in which readers run."""

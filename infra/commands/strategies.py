@@ -127,8 +127,8 @@ def check(
     reported = [one.compiled for one in checked if one.compiled is not None] if missing else []
     if json:
         reports = {"missing": [strategies_missing.report_dict(compiled) for compiled in reported]} if missing else {}
-        mistakes = [mistake.as_dict() for mistake in [*errors, *warnings]]
-        print_json({"strategies": found, "mistakes": mistakes, **reports})
+        noted = [mistake.as_dict() for mistake in [*errors, *warnings]]
+        print_json({"strategies": found, "mistakes": noted, **reports})
     else:
         print_table(found, empty=f"no strategy in {path}")
         for compiled in reported:

@@ -43,8 +43,10 @@ class Without:
         return batches
 
 
-def decided(live: LiveStrategy, seed: int, num_candidates: int = 20, gone: Absence | None = None) -> Decision:
-    """A decision of a random request, something of it gone; with nothing gone, there are NaNs among the features."""
+def decided(
+    live: LiveStrategy, seed: int, num_candidates: int = 20, gone: Absence | None = None, *, nans: bool = True
+) -> Decision:
+    """A decision of a random request, something of it gone; with nothing gone, there may be NaNs among the features."""
     rng = random.Random(seed)
     tame = not live.compiled.name.startswith("random_")
     body = (random_body if tame else random_request)(rng, live.compiled, num_candidates)
@@ -54,14 +56,16 @@ def decided(live: LiveStrategy, seed: int, num_candidates: int = 20, gone: Absen
             body["request"][gone.name] = None
         else:
             body["candidates"][gone.name] = [None] * num_candidates
-    served = NanFeatures(live.compiled, seed) if gone is None else RandomFeatures(live.compiled, seed)
+    served = NanFeatures(live.compiled, seed) if gone is None and nans else RandomFeatures(live.compiled, seed)
     features = Without(served, values)
     return decide(live, parse(live.compiled, msgspec.json.encode(body)), features)
 
 
-def rows_of(live: LiveStrategy, seed: int, gone: Absence | None = None) -> Iterator[tuple[dict[str, Any], RowResult]]:
+def rows_of(
+    live: LiveStrategy, seed: int, gone: Absence | None = None, *, nans: bool = True
+) -> Iterator[tuple[dict[str, Any], RowResult]]:
     """The candidates of such a decision as the row interpreter has them, checked against the decision's bits."""
-    decision = decided(live, seed, gone=gone)
+    decision = decided(live, seed, gone=gone, nans=nans)
     for row, values in enumerate(recorded_rows(decision, live.compiled)):
         result = run_row(live.compiled, values)
         assert (result.fired, result.unknown) == (decision.fired[row], decision.unknown[row]), f"seed {seed}, row {row}"

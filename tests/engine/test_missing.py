@@ -41,6 +41,8 @@ from tests.engine.support import (
     sink_models,
 )
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "analysis"
+
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
@@ -71,7 +73,11 @@ def check_absence(live: LiveStrategy, gone: Absence, effects: tuple[Effect, ...]
     said = {effect.reader: effect.codes for effect in effects}
     seen: Counter[str] = Counter()
     for seed in seeds:
-        for _, result in rows_of(live, seed, gone):
+        rows = [result for _, result in rows_of(live, seed, gone)]
+        if not any(live.models.values()):  # what a model makes of a feature is the model's affair
+            for result, (_, before) in zip(rows, rows_of(live, seed, nans=False), strict=True):
+                check_others(live, gone, set(said), before, result)
+        for result in rows:
             found = seen_codes(live, result)
             for reader, codes in said.items():
                 where = f"{live.compiled.name}, seed {seed}, without {gone.name}: {reader} {found.get(reader)}"
@@ -81,12 +87,22 @@ def check_absence(live: LiveStrategy, gone: Absence, effects: tuple[Effect, ...]
     return seen
 
 
+def check_others(live: LiveStrategy, gone: Absence, readers: set[str], before: RowResult, result: RowResult) -> None:
+    """Rules and scores that the report does not name are as they were."""
+    for bit, rule in enumerate(live.compiled.strategy.rules):
+        if f"rule {rule.id}" not in readers and before.reached & result.reached & 1 << bit:
+            assert (before.fired ^ result.fired) >> bit & 1 == 0, f"{gone.name} changes rule {rule.id}"
+            assert (before.unknown ^ result.unknown) >> bit & 1 == 0, f"{gone.name} changes rule {rule.id}"
+    if "score" not in readers and before.alive and result.alive:
+        assert repr(before.base) == repr(result.base), f"{gone.name} changes the score"
+
+
 def check_strategy(live: LiveStrategy, seeds: range) -> Counter[str]:
     world = World(live.compiled)
     seen: Counter[str] = Counter()
     for gone, line in zip(absences(world), missing_report(live.compiled), strict=True):
         assert gone.name == line.name
-        if line.effects:
+        if line.effects or gone.kind != "feature":
             seen += check_absence(live, gone, line.effects, seeds)
     return seen
 
@@ -122,3 +138,32 @@ def test_random_strategies_do_what_their_reports_say_in_the_long_run(tmp_path: P
         compiled = random_strategy(seed, tmp_path, catalogue_registry())
         live = make_live(compiled, catalogue_registry(), models if seed % 2 else None)
         check_strategy(live, range(10 * seed, 10 * seed + 6))
+
+
+def test_the_report_of_a_strategy_reads_as_expected() -> None:
+    """Every way of saying what absence means, in one strategy."""
+    path = GOLDEN / "honest" / "input.yaml"
+    compiled = load_strategy(path, catalogue_registry().catalogue, schema_fingerprint="", name="honest.yaml")
+    lines = [
+        f"{line.name} | {line.becomes} | {effect.reader} | {' '.join(sorted(effect.codes))} | {effect.text} | {effect.declared_by}"
+        for line in missing_report(compiled)
+        for effect in line.effects
+    ]
+    assert "\n".join(lines) + "\n" == (GOLDEN / "honest" / "missing.txt").read_text()
+
+
+def test_what_no_on_unknown_declares_says_nobody(tmp_path: Path) -> None:
+    text = """
+strategy: one
+version: 1
+request: {zone: int}
+candidates: {key: id, fields: {eta_s: double}}
+features: {zone: zone_stats}
+rules:
+  - {id: busy, drop_when: 'div(10, zone.requests ?? 0) > 1'}
+  - {id: said, when: 'div(10, zone.requests ?? 0) > 1', add: 1, on_unknown: skip}
+score: eta_s
+"""
+    effects = {e.reader: e for e in missing_report(compile_text(text, tmp_path, catalogue_registry()))[0].effects}
+    assert effects["rule busy"].codes == {UNKNOWN} and effects["rule busy"].declared_by == ""
+    assert effects["rule said"].codes == {UNKNOWN} and effects["rule said"].declared_by == "on_unknown"
