@@ -1,8 +1,8 @@
 """Static analysis of strategies: what is certainly wrong, or worth a look, before a request comes.
 
 One file an analysis: `tables.py` (gaps, overlaps, rows that are never reached), `rules.py` (never and always true, shadowed by
-drops), `writes.py` (a set over what another rule did), `usage.py` (what nothing reads), `missing.py` (what happens when a
-value is missing) with `faults.py` (what nobody declared). All look through `world.py`: samples find what can be, and
+drops), `writes.py` (a set over what another rule did), `usage.py` (what nothing reads), `missing.py` (what happens when one of
+`absences.py` is missing) with `faults.py` (what nobody declared). All look through `world.py`: samples find what can be, and
 `features/expr/regions.py` proves what cannot. Nothing is claimed without one of the two.
 """
 

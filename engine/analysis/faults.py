@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.analysis.missing import Absence, absences
+from engine.analysis.absences import Absence, absences
 from engine.analysis.samples import NUM_ROWS, Outcome, column_of
 from engine.analysis.show import example, found
 from engine.analysis.usage import names_in_use

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.analysis.missing import Absence
+from engine.analysis.absences import Absence
 from engine.decide import Features, LiveStrategy, decide
 from engine.request import parse
 from engine.row import RowResult, recorded_rows, run_row

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.analysis.absences import Absence, absences
 from engine.analysis.missing import (
     DROPS,
     FIRES,
@@ -18,9 +19,7 @@ from engine.analysis.missing import (
     PASSES,
     UNKNOWN,
     VALUE,
-    Absence,
     Effect,
-    absences,
     missing_report,
 )
 from engine.analysis.world import World
