@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.fields import NUMBERS, Fields
-from engine.shapes import number_of
+from engine.shapes import is_whole, number_of
 from engine.strategy import Param
 from features.yaml_source import Node, ScalarNode
 
@@ -41,7 +41,8 @@ def param_value(fields: Fields, node: Node, param: Param, what: str) -> Any:
     if not fields.fits(node):
         return python()
     if param.type in NUMBERS and (number := number_of(node)) is not None and number == python(number):
-        value = python(number)  # 1 for 1.0, and 1.0 where a whole number is meant
+        if param.type == "double" or is_whole(number):
+            value = python(number)  # 1 for 1.0, and 1.0 where a whole number is meant
     if type(value) is not python:
         fields.note(node, "type", f"{what} must be a {param.type}")
         return python()

@@ -30,6 +30,11 @@ def number_of(node: Node) -> int | float | None:
     return value
 
 
+def is_whole(value: int | float) -> bool:
+    """Whether the number is one that an int of 64 bits holds; 1e300 is whole, and none of them."""
+    return INT_MIN <= value <= INT_MAX and value == int(value)
+
+
 def _is_odd(node: Node) -> bool:
     """A number that the language does not have: NaN, infinity, a whole number beyond 64 bits."""
     value = node.value if isinstance(node, ScalarNode) else None
@@ -115,7 +120,7 @@ class Number(Shape):
 
     def check(self, node: Node, what: str, note: Note) -> None:
         value = number_of(node)
-        if value is None or (self.whole and value != int(value)):
+        if value is None or (self.whole and not is_whole(value)):
             note(node, "type", f"{what} must be a {'whole ' if self.whole else ''}number", "")
         elif not self.low <= value <= self.high:
             upper = f"from {self.low:g} to {self.high:g}"
