@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from engine.request_checks import (
+    Bounds,
     Envelope,
     RequestError,
+    bounds_of,
     check_bounds,
     check_candidates,
     check_scope,
 )
-from engine.strategy import ENVELOPE
-from engine.wire_values import column_of_wire, from_wire, python_type, to_column
+from engine.strategy import AS_OF, ENVELOPE
+from engine.wire_values import column_maker, from_wire, is_time, python_type, wire_column_maker
 from features.expr import Column, Type
 from features.records import Id, TimeMs
 from features.yaml_source import did_you_mean
@@ -131,17 +133,17 @@ def build(
     `candidates` are lists by field, None for one that was left out. `columns` are the same where they are at hand.
     Raises: RequestError.
     """
-    strategy = compiled.strategy
+    strategy, layout = compiled.strategy, _layout_of(compiled)
     check_scope(envelope, strategy)
     sent = _with_envelope(envelope, fields)
     lists: dict[str, list[Any]] = dict(candidates)
     ids = check_candidates(lists, strategy)
-    known = {**compiled.names, **strategy.request}
-    values = {name: from_wire(value, known[name]) for name, value in sent.items() if name in known}
-    ready = {name: to_column([value], known[name]) for name, value in values.items()}
-    for name, kind in strategy.candidate_fields.items():
-        ready[name] = columns[name] if columns is not None else column_of_wire(lists[name], kind)
-    check_bounds(strategy, sent, lists, ready)
+    values = {name: sent[name] for name in layout.shared}
+    for name, kind in layout.times.items():
+        values[name] = from_wire(values[name], kind)
+    ready = {name: make((values[name],)) for name, make in layout.shared.items()}
+    ready.update(columns or {name: make(lists[name]) for name, make in layout.candidates.items()})
+    check_bounds(layout.bounds, sent, lists, ready)
     return Request(
         order_id=envelope.order_id,
         decision_id=envelope.decision_id or default_decision_id(envelope.order_id, envelope.round_id, strategy.name),
@@ -155,6 +157,37 @@ def build(
         candidates=lists,
         others={name: values for name, values in lists.items() if name != strategy.candidate_key},
         columns=ready,
+    )
+
+
+_Maker = Callable[[Sequence[Any]], Column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """What is the same for all requests of a strategy: how columns are made of values.
+
+    `shared` are the names with one value a request, of values as the language sees them, `times` those of them that are sent
+    in another form; `candidates` of lists as sent.
+    """
+
+    shared: Mapping[str, _Maker]
+    times: Mapping[str, Type]
+    candidates: Mapping[str, _Maker]
+    bounds: Bounds
+
+
+@lru_cache(maxsize=64)  # of the strategies that are live, and a few that just were
+def _layout_of(compiled: CompiledStrategy) -> _Layout:
+    strategy = compiled.strategy
+    known = {**compiled.names, **strategy.request}
+    sent = dict.fromkeys((*strategy.request, *ENVELOPE, AS_OF))  # in the order of `_with_envelope`
+    shared = {name: known[name] for name in sent if name in known}
+    return _Layout(
+        shared={name: column_maker(kind) for name, kind in shared.items()},
+        times={name: kind for name, kind in shared.items() if is_time(kind)},
+        candidates={name: wire_column_maker(kind) for name, kind in strategy.candidate_fields.items()},
+        bounds=bounds_of(strategy),
     )
 
 

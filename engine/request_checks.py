@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from features.expr import Column, Facts
+from features.expr import Column, Facts, Type
 
 if TYPE_CHECKING:
     from engine.strategy import Strategy
@@ -47,6 +48,29 @@ class Envelope(Protocol):
 
     @property
     def as_of_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The fields of a strategy that have any; of a candidate's field also whether it may be null."""
+
+    request: tuple[tuple[str, Facts], ...]
+    candidates: tuple[tuple[str, Facts, bool], ...]
+
+
+def bounds_of(strategy: Strategy) -> Bounds:
+    def bounded(fields: Mapping[str, Type]) -> list[tuple[str, Facts, bool]]:
+        known = [(name, strategy.facts.get(name), kind) for name, kind in fields.items() if kind.kind in _BOUNDED]
+        return [
+            (name, facts, kind.nullable)
+            for name, facts, kind in known
+            if facts is not None and not (facts.low is None and facts.high is None)
+        ]
+
+    return Bounds(
+        request=tuple((name, facts) for name, facts, _ in bounded(strategy.request)),
+        candidates=tuple(bounded(strategy.candidate_fields)),
+    )
 
 
 def check_scope(envelope: Envelope, strategy: Strategy) -> None:
@@ -94,37 +118,30 @@ def check_candidates(candidates: dict[str, Any], strategy: Strategy) -> list[str
                 path=f"$.candidates.{name}",
                 hint=f"candidates are columns: each list has one value per {key}",
             )
-    if len(set(ids)) != len(ids):
+    distinct = set(ids)
+    if len(distinct) != len(ids):
         at = next(at for at, identifier in enumerate(ids) if identifier in ids[:at])
         raise RequestError(400, "duplicate", f"candidate '{ids[at]}' is there twice", path=f"$.candidates.{key}[{at}]")
-    if "" in ids:
+    if "" in distinct:
         raise RequestError(400, "malformed", "a candidate's key is empty", path=f"$.candidates.{key}[{ids.index('')}]")
     return ids
 
 
-def check_bounds(
-    strategy: Strategy, sent: Mapping[str, Any], lists: dict[str, Any], columns: dict[str, Column]
-) -> None:
+def check_bounds(bounds: Bounds, sent: Mapping[str, Any], lists: dict[str, Any], columns: dict[str, Column]) -> None:
     """Declared bounds hold from here on: a field of the request outside of them is refused; one of a candidate is null
     where it may be (in `lists` and `columns`), else refused.
 
     Raises: RequestError.
     """
-    for name, kind in strategy.request.items():
-        facts = strategy.facts.get(name)
-        if facts is None or kind.kind not in _BOUNDED or sent[name] is None:
-            continue
-        if _outside(np.array([sent[name]]), facts)[0]:
+    for name, facts in bounds.request:
+        if sent[name] is not None and _outside(np.array([sent[name]]), facts)[0]:
             raise _out_of_bounds(sent[name], facts, f"$.request.{name}")
-    for name, kind in strategy.candidate_fields.items():
-        facts = strategy.facts.get(name)
-        if facts is None or kind.kind not in _BOUNDED:
-            continue
+    for name, facts, nullable in bounds.candidates:
         column = columns[name]
         rows = np.flatnonzero(_outside(column.values, facts) & column.valid).tolist()
         if not rows:
             continue
-        if not kind.nullable:
+        if not nullable:
             raise _out_of_bounds(lists[name][rows[0]], facts, f"$.candidates.{name}[{rows[0]}]")
         lists[name], valid = list(lists[name]), column.valid.copy()
         valid[rows] = False

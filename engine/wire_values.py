@@ -6,7 +6,9 @@ Everything else is itself. `engine/request.py` is where values come in, `engine/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -36,6 +38,7 @@ DTYPES: Final[dict[str, Any]] = {
     "timestamp": np.int64,
     "duration": np.int64,
 }
+_CODES: Final = {"int": "q", "timestamp": "q", "duration": "q", "double": "d"}  # of `struct`
 
 
 def python_type(kind: Type) -> Any:
@@ -70,28 +73,89 @@ def column_of_wire(values: Sequence[Any], kind: Type) -> Column:
 
 
 def to_column(values: Sequence[Any], kind: Type) -> Column:
-    """A column of the language's plain values, None for null. A double that is not finite is null: NaN is no value here."""
-    if kind.kind == "double":
-        doubles = np.array(values, dtype=np.float64)  # None becomes NaN
-        valid = np.isfinite(doubles)
-        if not valid.all():
-            doubles[~valid] = 0.0
-        return Column(doubles, valid)
-    if kind.nullable and None in values:
-        valid = np.array([value is not None for value in values], dtype=np.bool_)
-        filler: Any = [] if kind.is_list else "" if kind.kind == "string" else 0
-        values = [filler if value is None else value for value in values]
-    else:
-        valid = np.ones(len(values), dtype=np.bool_)
-    if kind.kind in DTYPES:
-        return Column(np.array(values, dtype=DTYPES[kind.kind]), valid)
-    objects = np.empty(len(values), dtype=np.object_)
+    """A column of the language's plain values, None for null. A double that is not finite is null: NaN is no value here.
+
+    Shapes: returns (len(values),); its arrays may be read-only.
+    """
+    return column_maker(kind)(values)
+
+
+def column_maker(kind: Type) -> Callable[[Sequence[Any]], Column]:
+    """`to_column` of one kind."""
     if kind.is_list:
-        for row, value in enumerate(values):  # a slice would spread lists of one length over a second axis
-            objects[row] = value
-    else:
-        objects[:] = values
+        return partial(_lists, nullable=kind.nullable)
+    if kind.kind == "string":
+        return _nullable_texts if kind.nullable else _texts
+    if kind.kind == "double" and kind.nullable:
+        return _doubles
+    if kind.kind == "bool":
+        return _bools
+    return partial(_numbers, kind=kind.kind)
+
+
+def wire_column_maker(kind: Type) -> Callable[[Sequence[Any]], Column]:
+    """`column_of_wire` of one kind."""
+    return partial(column_of_wire, kind=kind) if is_time(kind) else column_maker(kind)
+
+
+def _numbers(values: Sequence[Any], kind: str) -> Column:
+    try:
+        packed = struct.pack(f"{len(values)}{_CODES[kind]}", *values)  # half of what NumPy takes
+    except struct.error:  # a null is among them
+        return _doubles(values) if kind == "double" else _with_nulls(values, kind)
+    found = np.frombuffer(packed, dtype=DTYPES[kind])
+    return _finite(found) if kind == "double" else Column(found, all_valid(len(values)))
+
+
+def _bools(values: Sequence[Any]) -> Column:
+    try:
+        return Column(np.frombuffer(bytes(values), dtype=np.bool_), all_valid(len(values)))
+    except TypeError:  # a null is among them
+        return _with_nulls(values, "bool")
+
+
+def _doubles(values: Sequence[Any]) -> Column:
+    return _finite(np.array(values, dtype=np.float64))  # None becomes NaN
+
+
+def _finite(doubles: np.ndarray) -> Column:
+    valid = np.isfinite(doubles)
+    if np.count_nonzero(valid) == len(valid):
+        return Column(doubles, all_valid(len(valid)))
+    return Column(np.where(valid, doubles, 0.0), valid)
+
+
+def _with_nulls(values: Sequence[Any], kind: str) -> Column:
+    valid = np.array([value is not None for value in values], dtype=np.bool_)
+    return Column(np.array([0 if value is None else value for value in values], dtype=DTYPES[kind]), valid)
+
+
+def _texts(values: Sequence[Any]) -> Column:
+    return Column(np.array(values, dtype=np.object_), all_valid(len(values)))
+
+
+def _nullable_texts(values: Sequence[Any]) -> Column:
+    if all(values) or None not in values:
+        return _texts(values)
+    valid = np.array([value is not None for value in values], dtype=np.bool_)
+    return Column(np.array(["" if value is None else value for value in values], dtype=np.object_), valid)
+
+
+def _lists(values: Sequence[Any], nullable: bool) -> Column:
+    objects, valid = np.empty(len(values), dtype=np.object_), all_valid(len(values))
+    if nullable and None in values:
+        valid = np.array([value is not None for value in values], dtype=np.bool_)
+    for row, value in enumerate(values):  # a slice would spread lists of one length over a second axis
+        objects[row] = [] if value is None else value
     return Column(objects, valid)
+
+
+@lru_cache(maxsize=1024)
+def all_valid(num_rows: int) -> np.ndarray:
+    """The mask of a column without null, one for all columns of that length. Shapes: returns (num_rows,) bool, read-only."""
+    mask = np.ones(num_rows, dtype=np.bool_)
+    mask.flags.writeable = False
+    return mask
 
 
 def to_list(values: np.ndarray, valid: np.ndarray) -> list[Any]:

@@ -162,3 +162,41 @@ def test_both_ways_decide_alike(compiled: CompiledStrategy) -> None:
     by_arrow = decide(live, request_from_arrow(compiled, *split(compiled, body)), RandomFeatures(compiled, 8))
     by_json = decide(live, parse(compiled, msgspec.json.encode(body)), RandomFeatures(compiled, 8))
     assert encode(by_arrow) == encode(by_json)
+
+
+def test_damaged_data_is_refused_and_read_no_further(compiled: CompiledStrategy) -> None:
+    envelope, batch = split(compiled, random_request(random.Random(9), compiled, 3))
+    at = batch.schema.names.index("state")
+    offsets = pa.array([0, 4, 1 << 20, 12], pa.int32()).buffers()[1]
+    beyond = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"idleidleidle")])
+    no_text = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xff\xff")]
+    )
+    codes = pa.DictionaryArray.from_arrays(pa.array([0, 7, -1], pa.int8()), pa.array(["idle"]), safe=False)
+    for broken in (beyond, no_text, codes):
+        arrays = [*batch.columns[:at], broken, *batch.columns[at + 1 :]]
+        with pytest.raises(RequestError, match="damaged Arrow data") as caught:
+            request_from_arrow(compiled, envelope, pa.RecordBatch.from_arrays(arrays, names=batch.schema.names))
+        assert (caught.value.status, caught.value.path) == (400, "$.candidates")
+
+
+def test_texts_of_any_script_nulls_and_lengths(compiled: CompiledStrategy) -> None:
+    """Where every character is a byte and where not, dictionary-coded or plain, with nulls in codes and dictionary."""
+    for texts in (["ab", "", "c"], ["ä", "日本", "\U0001f600x"], ["x" * 1000, "ä" * 1000, ""]):
+        body = random_request(random.Random(10), compiled, 3)
+        body["candidates"]["state"] = texts
+        for types in ({}, {"state": pa.dictionary(pa.int8(), pa.string())}):
+            expected = parse(compiled, msgspec.json.encode(body))
+            assert_same(request_from_arrow(compiled, *split(compiled, body, types)), expected)
+    body["candidates"]["state"] = ["x", "y" * 1001, "z"]
+    for types in ({}, {"state": pa.dictionary(pa.int8(), pa.string())}):
+        with pytest.raises(RequestError, match="length <= 1000"):
+            request_from_arrow(compiled, *split(compiled, body, types))
+
+
+def test_another_schema_is_read_anew(compiled: CompiledStrategy) -> None:
+    body = random_request(random.Random(11), compiled, 5)
+    expected = parse(compiled, msgspec.json.encode(body))
+    envelope, batch = split(compiled, body)
+    for order in (range(batch.num_columns), reversed(range(batch.num_columns)), range(batch.num_columns)):
+        assert_same(request_from_arrow(compiled, envelope, batch.select(list(order))), expected)
