@@ -40,9 +40,9 @@ def param_value(fields: Fields, node: Node, param: Param, what: str) -> Any:
     python = {"int": int, "double": float, "bool": bool, "string": str}[param.type]
     if not fields.fits(node):
         return python()
-    if param.type in NUMBERS and (number := number_of(node)) is not None and number == python(number):
-        if param.type == "double" or is_whole(number):
-            value = python(number)  # 1 for 1.0, and 1.0 where a whole number is meant
+    number = number_of(node) if param.type in NUMBERS else None
+    if number is not None and number == python(number) and (param.type == "double" or is_whole(number)):
+        value = python(number)  # 1 for 1.0, and 1.0 where a whole number is meant
     if type(value) is not python:
         fields.note(node, "type", f"{what} must be a {param.type}")
         return python()
