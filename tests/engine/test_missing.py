@@ -132,7 +132,7 @@ def test_random_strategies_do_what_their_reports_say(tmp_path: Path, models: dic
 
 @pytest.mark.slow
 def test_random_strategies_do_what_their_reports_say_in_the_long_run(tmp_path: Path, models: dict[str, Model]) -> None:
-    for seed in range(100, 300):
+    for seed in range(100, 200):
         print("seed", seed)
         compiled = random_strategy(seed, tmp_path, catalogue_registry())
         live = make_live(compiled, catalogue_registry(), models if seed % 2 else None)
