@@ -41,9 +41,11 @@ class RuleFormsConfig:
     wait_for_rows_s: float = 2.0
     """How long the proof waits for a first real request, once the code is there."""
     compile_timeout_s: float = 300.0
+    pause_s: float = 0.003
+    """Between two requests that the forms are compared on, which cost a millisecond each: the interpreter is the requests'."""
 
     def __post_init__(self) -> None:
-        if self.remember_rows < 1 or self.wait_for_rows_s < 0 or self.compile_timeout_s <= 0:
+        if self.remember_rows < 1 or min(self.wait_for_rows_s, self.pause_s) < 0 or self.compile_timeout_s <= 0:
             raise ValueError("remember_rows must be at least 1, waits not negative")
 
 
@@ -159,7 +161,7 @@ class RuleForms:
             pass
         real = self._remembered()
         batches = [*real, *(Seen(*made_columns(self.compiled, rows), 0) for rows in _MADE_ROWS)]
-        problem = disagreement(self._columns, fused, batches, self.compiled.strategy.models, self._stop.is_set)
+        problem = disagreement(self._columns, fused, batches, self.compiled.strategy.models, self._paused)
         if problem is not None:
             self._refuse(f"the fused form disagrees: {problem}")
             logger.error("strategy %s: the fused form disagrees with NumPy, %s", self.compiled.name, problem)
@@ -168,6 +170,10 @@ class RuleForms:
         if not self._stop.is_set():
             self.proved_on = sum(seen.num_rows for seen in real)
             self._current, self._state = fused, FUSED
+
+    def _paused(self) -> bool:
+        """Let requests have the interpreter for a while; whether the proof is still wanted."""
+        return self._stop.wait(self._config.pause_s)
 
     def _refuse(self, why: str) -> None:
         self.why, self._state = why, REFUSED
@@ -182,12 +188,11 @@ def disagreement(
 ) -> str | None:
     """The first row on which the two differ, in words; None when they agree everywhere.
 
-    `uses` are the models' names: a request that did not come as far as their answers is compared as far as it came.
+    `stop` is asked before each batch. `uses` are the models' names: a request that did not come as far as their answers is compared as far as it came.
     """
     for number, seen in enumerate(batches):
         if stop():
             return None
-        time.sleep(0)  # between batches a request may have the interpreter
         own, other = dict(seen.columns), dict(seen.columns)
         wanted = slow.before(own, seen.num_rows, seen.killed)
         found = fast.before(other, seen.num_rows, seen.killed)

@@ -71,7 +71,7 @@ class StrategyFiles:
         try:
             # The folder may hold links to kept versions: tables stand beside the file itself, and all is read from there.
             real = Path(os.path.realpath(path, strict=True))  # an OSError for a circle of links
-            self._tables[path] = _tables_of(real, self._tables.get(path, ()))
+            self._tables[path] = _tables_of(real, path.name, self._tables.get(path, ()))
             self._looks[path] = _look_at(real, self._tables[path])
             compiled = load_strategy(real, registry.catalogue, schema_fingerprint=registry.fingerprint, name=path.name)
             self._refuse_taken_name(path, compiled.name)
@@ -100,7 +100,7 @@ def _identity(compiled: CompiledStrategy) -> tuple[str, str]:
     return (compiled.strategy.hash, compiled.schema_fingerprint)
 
 
-def _tables_of(path: Path, before: tuple[Path, ...]) -> tuple[Path, ...]:
+def _tables_of(path: Path, name: str, before: tuple[Path, ...]) -> tuple[Path, ...]:
     """The CSV files that the strategy names, also when it does not compile. The last known ones while it is no YAML.
 
     Raises: OSError.
@@ -108,7 +108,7 @@ def _tables_of(path: Path, before: tuple[Path, ...]) -> tuple[Path, ...]:
     if b"tables" not in path.read_bytes():  # most have none, and reading YAML is a third of a compile
         return ()
     try:
-        return tuple(path.parent / name for name in sorted(set(read_outline(path).tables.values())))
+        return tuple(path.parent / rows for rows in sorted(set(read_outline(path, name=name).tables.values())))
     except Mistakes:
         return before
 

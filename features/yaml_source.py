@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ def encoding_mistake(
     return Mistake("encoding", name, line, col, col + 1, message, "save the file as UTF-8")
 
 
+@lru_cache(maxsize=1)  # a strategy's tables are looked for before it is compiled, and reading it is half of that
 def parse_yaml(text: str, file: str = "<yaml>") -> Node:
     """Read one YAML document from a text. An empty document is a null scalar at 1:1. Raises: Mistakes."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")

@@ -16,7 +16,7 @@ from engine.fused_cache import FusedCache
 from engine.metrics import Metrics
 from engine.reload import Library, LibraryConfig
 from engine.rule_forms import RuleForms
-from engine.server import asgi_server
+from engine.server import asgi_server, settle_interpreter
 from features.store import StoreError
 from tests.engine.support import catalogue_registry
 
@@ -36,6 +36,7 @@ def main(folder: Path) -> None:
     library = Library(config, lambda: registry, make_rules=lambda compiled: RuleForms(compiled, cache))
     library.start()
     app = App(library, FeatureSource(NoStore()), None, Metrics())
+    settle_interpreter()  # as `engine.server.serve` does
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     try:
