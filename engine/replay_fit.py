@@ -20,7 +20,7 @@ from engine.replay_block import Block, Raw, RoleColumns
 from engine.strategy import AS_OF, ENVELOPE, CompiledStrategy, Role, Strategy
 from engine.wire_values import US_PER_MS, is_time
 from features.expr import Column, Facts, Type
-from features.expr.column_steps import DTYPES, FILLERS
+from features.expr.column_steps import FILLERS
 from features.expr.times import RANGES
 from features.rows import has_value
 
@@ -271,4 +271,4 @@ def _failed(kind: Type, num_rows: int) -> Column:
 
 def _filled(kind: Type, num_rows: int) -> np.ndarray:
     """What stands where there is no value."""
-    return np.full(num_rows, FILLERS[kind.kind][0], dtype=DTYPES[kind.kind])
+    return np.repeat(FILLERS[kind.kind], num_rows)  # an empty list is one object, not values to spread

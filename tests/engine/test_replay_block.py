@@ -9,6 +9,9 @@ import pytest
 
 from engine.replay_block import Block, blocks_of, misfit, raw_of
 from engine.replay_cache import Cache
+from engine.replay_fit import to_typed
+from features.expr.column_steps import DTYPES
+from features.expr.types import parse_type
 from features.records import Decision, encode
 from tests.engine.logged import random_log, sink_log
 
@@ -89,3 +92,12 @@ def test_kinds_are_those_of_the_json() -> None:
         assert (raw.kind, raw.tolist()) == (kind, column)
     assert raw_of([None, None]).kind == "null"
     assert [raw_of(column).kind for column in ([1, 1.5], [2**63, 1], [True, 1])] == ["mixed"] * 3
+
+
+@pytest.mark.parametrize("kind", ["bool", "int", "double", "string", "timestamp", "duration", "list(string)"])
+def test_a_field_that_was_always_null_is_a_column_of_its_type(kind: str) -> None:
+    wanted = parse_type(f"{kind}?")
+    assert wanted is not None
+    column = to_typed(raw_of([None, None, None]), wanted)
+    assert column.values.dtype == DTYPES[wanted.kind] and column.values.shape == (3,)
+    assert not column.valid.any()
