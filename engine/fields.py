@@ -114,7 +114,7 @@ class Fields:
         """A type as written: `double?`, `list(string)`."""
         return parse_type(node.text) if isinstance(node, ScalarNode) and self.fits(node) else None
 
-    def typed(self, name: str, node: Node, what: str) -> Type | None:
+    def typed(self, name: str, node: Node) -> Type | None:
         """`double?`, or `{type: double?, unit: s, min: 0, max: 7200}`: the type; unit and bounds go to `facts`."""
         if not self.fits(node):
             return None

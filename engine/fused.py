@@ -7,7 +7,7 @@ Legend: K candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -138,7 +138,3 @@ def _plain(column: Column, dtype: np.dtype[Any], rows: int) -> Column:
 def fused_rules(compiled: CompiledStrategy, plan: RulePlan, objects: Mapping[str, bytes]) -> FusedRules:
     """From object code. Raises: ValueError for what is not object code of this machine."""
     return FusedRules(compiled, plan, Machine(objects))
-
-
-def names_of_functions() -> Sequence[str]:
-    return (BEFORE, AFTER)

@@ -32,7 +32,7 @@ from engine.strategy import (
     Rule,
     Strategy,
 )
-from engine.table_loader import TableDraft, is_table_path, read_tables
+from engine.table_loader import TableDraft, read_tables
 from features.expr import Mistakes, SourceText, Type
 from features.spec import Catalogue, FeatureView
 from features.yaml_source import MapNode, Node, ScalarNode, decode_yaml, load_yaml, name_hint
@@ -63,24 +63,6 @@ def load_strategy(
     return compiled
 
 
-def table_files(path: Path) -> list[Path]:
-    """The CSV files that a strategy file names, there or not: what else to watch and to copy. Empty for wrong YAML.
-
-    Raises: FileNotFoundError.
-    """
-    try:
-        root = load_yaml(path, max_bytes=MAX_BYTES)
-    except Mistakes:
-        return []
-    tables = root.get("tables") if isinstance(root, MapNode) else None
-    out = []
-    for _, table in tables.items() if isinstance(tables, MapNode) else ():
-        rows = table.get("rows") if isinstance(table, MapNode) else None
-        if isinstance(rows, ScalarNode) and is_table_path(rows.text):
-            out.append(path.parent / rows.text)
-    return out
-
-
 def hash_of(text: bytes, files: Mapping[str, bytes]) -> str:
     """SHA-256 of a strategy file and of the files that it names: what a Decision names."""
     if not files:
@@ -107,7 +89,7 @@ class _Reader(Fields):
         name = self.text(top.get("strategy"), "?")
         request = self.fields(top.get("request"), "request")
         candidate_key, candidate_fields = self.candidates(top.get("candidates"))
-        roles = self.roles(top.get("features"), request, candidate_key, candidate_fields)
+        roles = self.roles(top.get("features"), request, candidate_fields)
         params = read_params(self, top.get("params"))
         models = self.named(top.get("models"), "models", self.model, declares=True)
         lets = self.named(top.get("let"), "let", lambda _, node: self.expression(node), declares=True)
@@ -153,7 +135,7 @@ class _Reader(Fields):
         for key, value in self.entries(node):
             if not self.declare(key, what):
                 continue
-            kind = self.typed(key.text, value, f"{what}.{key.text}")
+            kind = self.typed(key.text, value)
             if kind is None:
                 self.broken.add(key.text)
             elif key.text == AS_OF:
@@ -190,7 +172,7 @@ class _Reader(Fields):
     # ---------- features ----------
 
     def roles(
-        self, node: Node | None, request: Mapping[str, Type], candidate_key: str, candidate_fields: Mapping[str, Type]
+        self, node: Node | None, request: Mapping[str, Type], candidate_fields: Mapping[str, Type]
     ) -> tuple[Role, ...]:
         out = []
         for key, value in self.entries(node):

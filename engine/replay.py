@@ -117,7 +117,7 @@ class Replay:
             self._leave_out(reasons or ["a model was not asked about a candidate that is kept now"], lost_D)
             usable_D &= ~lost_D
         if block.hash == strategy.hash:
-            self._compare(block, usable_D, compare(self.compiled, block, replayed))
+            self._compare(block, compare(self.compiled, block, replayed))
         else:
             report.diff.add(block, replayed, usable_D)
 
@@ -127,7 +127,7 @@ class Replay:
         for why in reasons:
             self.report.lacking[why] += num_lost
 
-    def _compare(self, block: Block, usable_D: np.ndarray, differences: Sequence[Difference]) -> None:
+    def _compare(self, block: Block, differences: Sequence[Difference]) -> None:
         """A decision that would be refused or hangs on what is lacking is one that differs, too: it was made, after all."""
         same = self.report.same
         same.decisions += block.num_decisions

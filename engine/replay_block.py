@@ -81,7 +81,7 @@ class Block:
 
     Shapes: starts (D + 1,): decision d has the rows [starts[d], starts[d + 1]). `assigned_D` (D,) are places in
     `assigned`, the distinct JSON of (arms, params); `reason_R` (R,) int16 places in `reasons`, -1 for none; `chosen_D`
-    (D,) int64 a place among the decision's own candidates, NO_ROW for nobody; `fallback_D`: the store did not answer.
+    (D,) int64 a place among the decision's own candidates, NO_ROW for nobody.
     """
 
     strategy: str
@@ -95,7 +95,6 @@ class Block:
     cities: Sequence[str]
     products: Sequence[str]
     as_of_ms_D: np.ndarray
-    salts: Sequence[str]
     request: Mapping[str, Raw]
     candidate_ids: np.ndarray
     candidates: Mapping[str, Raw]
@@ -103,7 +102,6 @@ class Block:
     models: Mapping[str, ModelColumns]
     assigned: Sequence[bytes]
     assigned_D: np.ndarray
-    fallback_D: np.ndarray
     chosen_D: np.ndarray
     survives_R: np.ndarray
     score_R: np.ndarray
@@ -265,7 +263,6 @@ def block_of(decisions: Sequence[Decision]) -> Block:
         cities=[d.city for d in decisions],
         products=[d.product for d in decisions],
         as_of_ms_D=np.array([d.as_of_ms for d in decisions], dtype=np.int64),
-        salts=[d.salt for d in decisions],
         request={name: raw_of([d.request[name] for d in decisions]) for name in first.request},
         candidate_ids=_objects(_joined(d.candidate_ids for d in decisions), texts=True),
         candidates={name: raw_of(_joined(d.candidates[name] for d in decisions)) for name in first.candidates},
@@ -276,7 +273,6 @@ def block_of(decisions: Sequence[Decision]) -> Block:
             dtype=np.int64,
         ),
         assigned=list(assigned),
-        fallback_D=np.array([d.decided_by == "fallback" for d in decisions], dtype=np.bool_),
         chosen_D=np.array([NO_ROW if d.chosen is None else d.chosen for d in decisions], dtype=np.int64),
         survives_R=np.array(_joined(d.survivors for d in decisions), dtype=np.bool_),
         score_R=score.values,

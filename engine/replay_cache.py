@@ -21,7 +21,7 @@ import pyarrow as pa
 from engine.replay_block import Block, ModelColumns, Raw, RoleColumns
 
 _FORMAT: Final = b"hailstream decisions 1"
-_TEXTS: Final = ("decision_ids", "order_ids", "cities", "products", "salts", "reasons")
+_TEXTS: Final = ("decision_ids", "order_ids", "cities", "products", "reasons")
 _BYTES: Final = ("assigned", "heads_D")
 _PLAIN: Final = ("strategy", "version", "hash", "killed", "candidate_key")
 
@@ -148,7 +148,7 @@ def _block(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> Block:
             for name, kind in meta[section].items()
         }
 
-    booleans = {"fallback_D", "survives_R", "scored_R"}
+    booleans = {"survives_R", "scored_R"}
     given: dict[str, Any] = {name: tuple(v) if isinstance(v := meta[name], list) else v for name in _PLAIN}
     for one in fields(Block):
         if one.name in _TEXTS:

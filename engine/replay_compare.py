@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from engine.replay_fit import to_typed
 from engine.replay_run import Replayed, outputs_as_logged
 from engine.strategy import CompiledStrategy
 from engine.wire_values import US_PER_MS, is_time, to_wire
-
-PARTS: Final = (
-    "survivors", "reasons", "fired", "unknown", "scores", "propensities", "outputs", "arms", "params", "chosen",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +34,7 @@ class Difference:
 
 
 def compare(compiled: CompiledStrategy, block: Block, replayed: Replayed) -> list[Difference]:
-    """Every difference, part by part in the order of PARTS."""
+    """Every difference: those of candidates part by part, then those of whole decisions."""
     out: list[Difference] = []
     for part, logged, found, rows in _by_row(compiled, block, replayed):
         for row in rows.tolist():

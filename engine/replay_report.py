@@ -102,7 +102,7 @@ def page(report: Report, compiled: CompiledStrategy, before: Mapping[str, Compil
     for line in caveats(found):
         out.text(line)
     if diff.decisions:
-        _charts(out, found, diff)
+        _charts(out, found)
         out.table(
             "Rules",
             _rule_rows(diff),
@@ -286,7 +286,7 @@ def _figures(found: Mapping[str, Any]) -> list[Figure]:
     return out
 
 
-def _charts(out: Page, found: Mapping[str, Any], diff: Diff) -> None:
+def _charts(out: Page, found: Mapping[str, Any]) -> None:
     changed = found["changed"]
     causes = changed["by_cause"][:_MOST_GROUPS]
     if causes:

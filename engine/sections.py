@@ -37,7 +37,6 @@ FIELD: Final = Either(
     scalar=_TYPE,
     mapping=Keys(entries={"type": _TYPE, "unit": _UNIT, "min": _MIN, "max": _MAX}, required=("type",)),
 )
-NAMES: Final = {"reserved": RESERVED}
 
 SCOPE: Final = Keys(
     doc="Which requests it serves",

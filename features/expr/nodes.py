@@ -44,8 +44,6 @@ class Binary(Node):
     op: str
     left: Node
     right: Node
-    op_start: int
-    op_end: int
 
 
 @dataclass(frozen=True)

@@ -250,9 +250,7 @@ class _Parser:
         return self._made(In(item.start, closing.end, _depth(item, *options), item, tuple(options)))
 
     def _binary(self, token: Token, left: Node, right: Node) -> Node:
-        return self._made(
-            Binary(left.start, right.end, _depth(left, right), token.text, left, right, token.start, token.end)
-        )
+        return self._made(Binary(left.start, right.end, _depth(left, right), token.text, left, right))
 
     # tokens, limits, mistakes ---------------------------------------------------------------------------------------
 

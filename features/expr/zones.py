@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
-from zoneinfo import TZPATH, ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 import numpy.typing as npt
@@ -97,18 +95,3 @@ def _offset(value: int, zone: ZoneInfo | int) -> int:
     instant = _EPOCH + timedelta(microseconds=min(max(value, _FIRST), _LAST))
     shift: Any = instant.astimezone(zone).utcoffset()
     return int(shift // timedelta(microseconds=1))
-
-
-def zone_data_version() -> str:
-    """The release of the time-zone data, for a record of what a decision was computed with; '' when not known."""
-    for folder in TZPATH:  # where zoneinfo looks first
-        table = Path(folder) / "tzdata.zi"
-        if table.is_file():
-            with table.open(encoding="ascii") as lines:
-                return lines.readline().removeprefix("# version ").strip()
-        if Path(folder, "UTC").is_file():
-            return ""  # data of the machine that does not say what it is
-    try:
-        return str(import_module("tzdata").IANA_VERSION)
-    except ModuleNotFoundError:
-        return ""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.compiler import names_of
-from engine.loader import load_strategy, table_files
+from engine.loader import load_strategy
+from engine.outline import read_outline
 from engine.server import SHIPPED_STRATEGIES
 from engine.strategy import CompiledStrategy
 from features.expr import Facts, Mistakes
@@ -93,7 +94,7 @@ def test_documented_strategy_compiles_and_uses_every_kind_of_section(tmp_path: P
     assert [warning.message for warning in compiled.warnings] == []
     assert [step.name for step in compiled.steps_before] == ["closeness", "night", "usual_rate", "bonus"]
     assert len(compiled.strategy.tables["bonus"].rows) == 3
-    assert table_files(tmp_path / "strategy.yaml") == [tmp_path / "tables" / "bonus.csv"]
+    assert read_outline(tmp_path / "strategy.yaml").tables == {"bonus": "tables/bonus.csv"}
 
 
 CHAIN = """

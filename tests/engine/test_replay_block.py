@@ -97,7 +97,6 @@ def test_kinds_are_those_of_the_json() -> None:
 @pytest.mark.parametrize("kind", ["bool", "int", "double", "string", "timestamp", "duration", "list(string)"])
 def test_a_field_that_was_always_null_is_a_column_of_its_type(kind: str) -> None:
     wanted = parse_type(f"{kind}?")
-    assert wanted is not None
     column = to_typed(raw_of([None, None, None]), wanted)
     assert column.values.dtype == DTYPES[wanted.kind] and column.values.shape == (3,)
     assert not column.valid.any()
