@@ -102,7 +102,7 @@ class _Compiler:
         strategy = replace(self.strategy, tables=self.tables, facts=self.facts)
         later = [score, *on_late.values(), *(output.program for output in outputs)]
         later += [p for rule in adjusts for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
-        read_later = frozenset().union(*(program.names for program in later), *(_reads(step) for step in after))
+        read_later = frozenset().union(*(program.names for program in later), *(step.reads for step in after))
         layers = {p.layer for p in strategy.params.values() if p.layer and f"params.{p.name}" in self.used}
         params = strategy.params.values()
         compiled = CompiledStrategy(
@@ -173,7 +173,7 @@ class _Compiler:
                 env.update(produced)
                 self.facts.update(_facts_of(table.table))
                 steps.append(table)
-                if _reads(table) & self.late:
+                if table.reads & self.late:
                     self.late.update(produced)
         return steps, on_late
 
@@ -339,10 +339,6 @@ class _Compiler:
 
     def note(self, source: SourceText, kind: str, message: str, hint: str = "") -> None:
         self.mistakes.append(mistake_at(source, 0, len(source.text.rstrip()), kind, message, hint))
-
-
-def _reads(step: CompiledLet | CompiledTable) -> frozenset[str]:
-    return step.program.names if isinstance(step, CompiledLet) else frozenset(step.table.inputs)
 
 
 def _facts_of(table: Table) -> dict[str, Facts]:

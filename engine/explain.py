@@ -255,12 +255,7 @@ def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> tuple[
     """(names, tables) that programs read, a `let` or a table's output replaced by what it reads itself."""
     steps = (*compiled.steps_before, *compiled.steps_after)
     lets = {step.name: step.program for step in steps if isinstance(step, CompiledLet)}
-    tables = {
-        f"{step.name}.{output}": step.table
-        for step in steps
-        if isinstance(step, CompiledTable)
-        for output in step.table.outputs
-    }
+    tables = {name: step.table for step in steps if isinstance(step, CompiledTable) for name in step.makes}
     found: set[str] = set()
     hit: set[str] = set()
     left = [name for program in programs for name in program.names]

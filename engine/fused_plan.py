@@ -72,7 +72,7 @@ def plan_rules(compiled: CompiledStrategy, *, bits: bool = True, stacked: bool =
     early = {name for program in compiled.on_late.values() for name in program.names}
     late = {name for named in by_columns for name in named.program.names}
     half_after = _half(graph, after, compiled, late)
-    early |= {name for step in half_after.steps for name in _reads(step)} | late | _columns_of(half_after)
+    early |= {name for step in half_after.steps for name in step.reads} | late | _columns_of(half_after)
     half_before = _half(graph, before, compiled, early)
     return RulePlan(
         text=before.text(BEFORE, num_before) + "\n\n" + after.text(AFTER, num_after),
@@ -223,9 +223,9 @@ def _half(graph: Graph, loop: Loop, compiled: CompiledStrategy, also: Iterable[s
     needed = {*also, *_columns_of(half)}
     steps = []
     for step in reversed((*compiled.steps_before, *compiled.steps_after)):
-        if needed & set(_makes(step)):
+        if needed & set(step.makes):
             steps.append(step)
-            needed |= set(_reads(step))
+            needed |= step.reads
     return replace(half, steps=tuple(reversed(steps)))
 
 
@@ -238,13 +238,3 @@ def _columns_of(half: Half) -> set[str]:
     for source in half.sources:
         names |= {source} if isinstance(source, str) else source.names
     return names
-
-
-def _makes(step: CompiledLet | CompiledTable) -> tuple[str, ...]:
-    if isinstance(step, CompiledLet):
-        return (step.name,)
-    return tuple(f"{step.name}.{output}" for output in step.table.outputs)
-
-
-def _reads(step: CompiledLet | CompiledTable) -> Iterable[str]:
-    return step.program.names if isinstance(step, CompiledLet) else step.table.inputs

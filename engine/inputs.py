@@ -22,7 +22,6 @@ from engine.request import Request
 from engine.rules import RuleRunner
 from engine.scorer import Scored, nothing, score
 from engine.strategy import CompiledStrategy, ModelUse
-from engine.table import CompiledTable
 from engine.wire_values import to_list
 from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
@@ -212,7 +211,7 @@ def names_read(compiled: CompiledStrategy) -> frozenset[str]:
     programs += [p for rule in rules for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
     names: set[str] = set()
     for step in (*compiled.steps_before, *compiled.steps_after):
-        names.update(step.table.inputs if isinstance(step, CompiledTable) else step.program.names)
+        names |= step.reads
     return frozenset(names.union(*(program.names for program in programs)))
 
 

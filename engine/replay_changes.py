@@ -256,7 +256,7 @@ def _merged_arms(old: CompiledStrategy, new: CompiledStrategy, back: set[str]) -
 
 def _sorted(steps: Mapping[str, Step], models: Collection[str]) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
     """(those that need no model, those that do), each after what it reads; None for a circle."""
-    owner = {name: step.name for step in steps.values() for name in _made(step)}
+    owner = {name: step.name for step in steps.values() for name in step.makes}
     done: dict[str, Step] = {}
     after: set[str] = set()
     open_names: set[str] = set()
@@ -267,7 +267,7 @@ def _sorted(steps: Mapping[str, Step], models: Collection[str]) -> tuple[tuple[S
         if name in open_names:
             return False
         open_names.add(name)
-        reads = _reads(steps[name])
+        reads = steps[name].reads
         needed = [owner[read] for read in reads if read in owner]
         if not all(visit(one) for one in needed):
             return False
@@ -282,27 +282,19 @@ def _sorted(steps: Mapping[str, Step], models: Collection[str]) -> tuple[tuple[S
     return early, tuple(step for name, step in done.items() if name in after)
 
 
-def _made(step: Step) -> list[str]:
-    return [step.name] if isinstance(step, CompiledLet) else [f"{step.name}.{name}" for name in step.table.outputs]
-
-
-def _reads(step: Step) -> Collection[str]:
-    return step.program.names if isinstance(step, CompiledLet) else step.table.inputs
-
-
 # What does not fit --------------------------------------------------------------------------------------------------
 
 
 def _fits(made: CompiledStrategy) -> bool:
     """Whether every expression finds what it was checked against: names of the kinds that it knew them by."""
     kinds = _kinds(made)
-    late = {*made.strategy.models, *(name for step in made.steps_after for name in _made(step))}
+    late = {*made.strategy.models, *(name for step in made.steps_after for name in step.makes)}
     if any(rule.condition.names & late for rule in made.drops):
         return False
     if any(program.names & late for program in made.on_late.values()):
         return False
     return all(kinds.get(name) == kind for program in _programs(made) for name, kind in _names(program)) and all(
-        name in kinds for step in (*made.steps_before, *made.steps_after) for name in _reads(step)
+        name in kinds for step in (*made.steps_before, *made.steps_after) for name in step.reads
     )
 
 

@@ -258,6 +258,15 @@ class CompiledLet:
     name: str
     program: Program
 
+    @property
+    def reads(self) -> frozenset[str]:
+        return self.program.names
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return (self.name,)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CompiledArms:

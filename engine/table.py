@@ -27,13 +27,22 @@ class CompiledTable:
     def name(self) -> str:
         return self.table.name
 
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset(self.table.inputs)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The names of its columns: `table.output`."""
+        return tuple(f"{self.name}.{output}" for output in self.table.outputs)
+
     def lookup(self, columns: Mapping[str, Column]) -> dict[str, Column]:
         """The outputs, `table.output` to column; length 1 when every input has length 1.
 
         A row error in an input is a row error of every output.
         """
         found = self.index.lookup([columns[name] for name in self.table.inputs])
-        return {f"{self.name}.{name}": column for name, column in zip(self.table.outputs, found, strict=True)}
+        return dict(zip(self.makes, found, strict=True))
 
 
 def compile_table(table: Table, kinds: Sequence[str]) -> CompiledTable:
