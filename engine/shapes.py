@@ -78,7 +78,8 @@ class Text(Shape):
             if self.message and isinstance(node, ScalarNode):
                 note(node, self.kind, self.message.format(what=what, text=node.text), self.hint)
             else:
-                note(node, "type", f"{what} must be a text", self.hint)
+                quoted = f"put it in quotes: '{node.text}'" if isinstance(node, ScalarNode) and node.text else ""
+                note(node, "type", f"{what} must be a text", self.hint or quoted)
         elif self.pattern and not re.fullmatch(self.pattern, text):
             note(node, self.kind, self.message.format(what=what, text=text), self.hint)
 
@@ -101,7 +102,8 @@ class Choice(Shape):
         if isinstance(node, ScalarNode) and node.value in self._values():
             return
         text = node.text if isinstance(node, ScalarNode) else ""
-        note(node, "value", f"{what} must be one of {', '.join(self.of)}, not '{text}'", "")
+        one_of = "one of " if len(self.of) > 1 else ""
+        note(node, "value", f"{what} must be {one_of}{', '.join(self.of)}, not '{text}'", "")
 
     def body(self) -> Json:
         return {"enum": self._values()}
@@ -206,11 +208,11 @@ class MapOf(Shape):
 
     def check(self, node: Node, what: str, note: Note) -> None:
         if not isinstance(node, MapNode):
-            note(node, "shape", f"{what} must be a mapping of names", "")
+            note(node, "shape", f"{what} must be a mapping of names", "write name: value, one a line")
             return
         for key, value in node.items():
             if key.text in self.reserved:
-                note(key, "name", f"{what}: '{key.text}' is reserved", self.hint)
+                note(key, "name", f"{what}: '{key.text}' is reserved", "choose another name")
             elif not re.fullmatch(self.pattern, key.text):
                 note(key, "name", f"{what}: '{key.text}' is not a name", self.hint)
             self.value.check(value, f"{what}.{key.text}", note)
@@ -304,7 +306,8 @@ class Keys(Shape):
         if self.one_of:
             there = [name for name in self.one_of if name in given]
             if len(there) != 1:
-                note(node, "rule", f"{what} needs one of {' and '.join(self.one_of)}", "")
+                kept = "keep one" if there else "give it one"
+                note(node, "rule", f"{what} needs one of {' and '.join(self.one_of)}", f"{kept} of them")
                 return Case()
             wanted = self.any_of.get(there[0])
             if wanted and not any(name in given for name in wanted):

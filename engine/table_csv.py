@@ -72,7 +72,11 @@ def read_csv(text: str, file: str) -> tuple[RawTable, list[Mistake]]:
             continue
         cells, problem = _split(line, number)
         if problem is not None:
-            mistakes.append(table.mistake(problem, "csv", problem.text, "put the whole field in double quotes"))
+            mistakes.append(
+                table.mistake(
+                    problem, "csv", problem.text, 'put the whole field in double quotes, with "" for a quote inside'
+                )
+            )
         elif records and len(cells) != len(records[0]):
             message = f"{len(cells)} fields, and the header has {len(records[0])}"
             mistakes.append(
