@@ -33,7 +33,10 @@ def test(
     definitions: Definitions = None,
     coverage: Annotated[bool, typer.Option("--coverage", help="Show what no case reached.")] = False,
     min_coverage: Annotated[
-        float, typer.Option(help="Exit code 1 where a strategy's coverage is below this share, such as 0.9.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Exit code 1 where a strategy's coverage is below this share, such as 0.9."
+        ),
     ] = 0.0,
     json: Json = False,
 ) -> None:
@@ -62,9 +65,12 @@ def test(
                 if result.decision is not None:
                     reached.add(result.decision)
             reports.append((suite, results, reached))
-    passed = not mistakes and all(
-        reached.share() >= min_coverage and all(result.passed for result in results) for _, results, reached in reports
-    )
+    below = [
+        f"{suite.compiled.name}: coverage {reached.share():.1%} is below {min_coverage:.1%}"
+        for suite, _, reached in reports
+        if reached.share() < min_coverage
+    ]
+    passed = not mistakes and not below and all(result.passed for _, results, _ in reports for result in results)
     passed &= not (untested and min_coverage > 0.0)
     if json:
         print_json(_document(reports, mistakes, untested))
@@ -74,6 +80,8 @@ def test(
             out.print(
                 f"no tests: {file} (name them in the strategy: 'tests: tests/NAME.yaml')", style="yellow", markup=False
             )
+        for line in below:
+            err.print(line if coverage else f"{line}; --coverage shows what no case reached", style="red", markup=False)
         if mistakes:
             err.print(str(Mistakes(mistakes)), style="red", markup=False)
     raise typer.Exit(0 if passed and (reports or untested) else 1)

@@ -79,7 +79,9 @@ def test_coverage_says_what_no_case_reached_and_can_be_demanded(folder: Path) ->
     found = strategies("test", path, "--coverage")
     assert found.exit_code == 0, found.stdout
     assert "rule too_far" in found.stdout and "eta_s > params.max_eta_s" in found.stdout and "fired" in found.stdout
-    assert strategies("test", path, "--min-coverage", "1").exit_code == 1
+    short = strategies("test", path, "--min-coverage", "1")
+    assert short.exit_code == 1 and "is below 100.0%; --coverage shows what no case reached" in short.output
+    assert strategies("test", path, "--min-coverage", "100").exit_code == 2
     assert strategies("test", path, "--min-coverage", "0.5").exit_code == 0
 
 
