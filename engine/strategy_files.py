@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GONE_LOOKS = 20  # a file must be away for so many looks: editors save by removing it and writing it again
+
 _Look = tuple[tuple[int, ...] | None, ...]  # of the file, then of its tables; None is "not there"
 
 
@@ -38,6 +40,7 @@ class StrategyFiles:
         self.generation = 0
         self._tables: dict[Path, tuple[Path, ...]] = {}
         self._looks: dict[Path, _Look] = {}
+        self._away: dict[Path, int] = {}  # looks for which a known file has not been there
 
     def refresh(self, registry: Registry, *, everything: bool) -> None:
         """Look once and compile what changed; `everything` when the applied features did."""
@@ -45,7 +48,8 @@ class StrategyFiles:
         if paths is None:
             return
         changed = [p for p in paths if everything or self._looks.get(p) != _look_at(p, self._tables.get(p, ()))]
-        gone = set(self._looks) - set(paths)
+        self._away = {path: self._away.get(path, 0) + 1 for path in set(self._looks) - set(paths)}
+        gone = [path for path, looks in self._away.items() if looks >= GONE_LOOKS]
         if not changed and not gone:
             return
         self.generation += 1

@@ -17,6 +17,7 @@ from engine.check import hash_if_good
 from engine.files import AUDIT, read_notes
 from engine.history import HISTORY, AppliedError, history_of, live_in, path_of
 from engine.reload import Library, LibraryConfig
+from engine.strategy_files import GONE_LOOKS
 from features.expr import Mistakes
 from tests.engine.support import catalogue_registry
 
@@ -114,7 +115,8 @@ def test_an_engine_serves_what_was_applied_and_what_is_applied_next(author: Path
     again = library.live.strategies["one"].compiled.strategy
     assert (again.hash, library.live.errors) == (first.hash, {})
     retire(to, "one", actor="ann", reason="done", now_ms=10)
-    library.refresh()
+    for _ in range(GONE_LOOKS):
+        library.refresh()
     assert library.live.strategies == {}
 
 

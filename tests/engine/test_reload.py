@@ -18,6 +18,7 @@ from engine.request import parse
 from engine.rule_forms import RuleForms
 from engine.rules import ColumnRules
 from engine.strategy import CompiledStrategy
+from engine.strategy_files import GONE_LOOKS
 from engine.switches import kill
 from features.registry import Registry
 from features.store import StoreError
@@ -94,8 +95,22 @@ def test_edited_added_and_removed_files_go_live(folders: tuple[Path, Path]) -> N
         "two": 1,
     }
     (folders[0] / "two.yaml").unlink()
-    library.refresh()
+    for _ in range(GONE_LOOKS):
+        library.refresh()
     assert set(library.live.strategies) == {"one"}
+
+
+def test_a_file_that_is_removed_and_written_again_stays_live_meanwhile(folders: tuple[Path, Path]) -> None:
+    library = library_of(folders)
+    library.refresh()
+    for version in (2, 3):
+        (folders[0] / "one.yaml").unlink()
+        for _ in range(GONE_LOOKS - 1):
+            library.refresh()
+        assert library.live.strategies["one"].compiled.strategy.version == version - 1
+        write(folders[0] / "one.yaml", TEXT.replace("version: 1", f"version: {version}"))
+        library.refresh()
+        assert library.live.strategies["one"].compiled.strategy.version == version
 
 
 def test_last_good_strategy_stays_when_reload_fails(folders: tuple[Path, Path]) -> None:
@@ -385,7 +400,8 @@ def test_rules_that_are_no_longer_live_are_let_go(folders: tuple[Path, Path], mo
     library.refresh()
     assert closed == [1]
     (folders[0] / "one.yaml").unlink()
-    library.refresh()
+    for _ in range(GONE_LOOKS):
+        library.refresh()
     assert closed == [1, 2]
 
 
