@@ -26,7 +26,7 @@ from engine.request_checks import (
 )
 from engine.strategy import AS_OF, ENVELOPE
 from engine.wire_values import column_maker, from_wire, is_time, python_type, wire_column_maker
-from features.expr import Column, Type
+from features.expr import TIMESTAMP, Column, Type
 from features.records import Id, TimeMs
 from features.yaml_source import did_you_mean
 
@@ -200,7 +200,7 @@ def default_decision_id(order_id: str, round_id: int | None, strategy: str) -> s
 def _body(strategy: Strategy, *, with_candidates: bool) -> type[msgspec.Struct]:
     members: list[Any] = [
         ("order_id", Id),
-        ("as_of_ms", TimeMs),
+        ("as_of_ms", python_type(TIMESTAMP)),  # years 1..9999: rules read it as a timestamp
         ("city", Id),
         ("product", Id),
         ("request", _struct("Fields", strategy.request, column=False)),

@@ -211,3 +211,9 @@ def test_value_outside_its_bounds_or_type_is_refused_by_its_place(
     error = refused(typed, typed_body() | changes)
     assert (error.status, error.path) == (400, path)
     assert message in error.message
+
+
+@pytest.mark.parametrize("as_of_ms", [-62_135_596_800_001, 253_402_300_800_000, 2**53])
+def test_a_time_beyond_the_years_of_the_language_is_refused(compiled: CompiledStrategy, as_of_ms: int) -> None:
+    caught = refused(compiled, body(compiled, as_of_ms=as_of_ms))
+    assert caught.path == "$.as_of_ms" and caught.status == 400
