@@ -88,6 +88,8 @@ def plain_errors(*also: type[Exception]) -> Iterator[None]:
             raise
         located = type(error).__name__ == "Mistakes"  # its text already starts with file:line:col
         text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        if isinstance(error, FileNotFoundError) and error.filename is not None:
+            text = f"there is no {error.filename}"
         fail(text if located else f"error: {text}")
 
 

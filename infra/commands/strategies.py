@@ -130,7 +130,8 @@ def check(
         noted = [mistake.as_dict() for mistake in [*errors, *warnings]]
         print_json({"strategies": found, "mistakes": noted, **reports})
     else:
-        print_table(found, empty=f"no strategy in {path}")
+        if found or not paths:
+            print_table(found, empty=f"no strategy in {path}: a strategy is a file NAME.yaml")
         for compiled in reported:
             strategies_missing.print_report(compiled)
         for mistakes, style in ((warnings, "yellow"), (errors, "red")):

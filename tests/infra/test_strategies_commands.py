@@ -161,3 +161,13 @@ def test_two_files_with_one_strategy_are_a_mistake(author: Path) -> None:
     (author / "copy.yaml").write_text(TEXT)
     found = strategies("check", author, "--definitions", SHIPPED)
     assert found.exit_code == 1 and "strategy 'one' is already in" in found.output
+
+
+def test_check_tells_a_broken_file_from_none(author: Path) -> None:
+    broken = strategies("check", edit(author, "eta_s > ", "eta > ", version=1), "--definitions", SHIPPED)
+    assert broken.exit_code == 1 and "unknown name 'eta'" in broken.output and "no strategy" not in broken.output
+    (author / "one.yaml").unlink()
+    nothing = strategies("check", author, "--definitions", SHIPPED)
+    assert nothing.exit_code == 1 and "a strategy is a file NAME.yaml" in nothing.output
+    gone = strategies("check", author / "one.yaml", "--definitions", SHIPPED)
+    assert gone.exit_code == 1 and f"error: there is no {author / 'one.yaml'}" in gone.output
