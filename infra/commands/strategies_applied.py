@@ -250,8 +250,8 @@ def _list_folder(folder: Path, *, json: bool) -> None:
                 "hash": kept.hash[:12],
                 "shadow of": kept.shadow_of or "-",
                 "applied": in_utc(kept.at_ms),
-                "by": kept.actor,
-                "why": kept.reason,
+                "actor": kept.actor,
+                "reason": kept.reason,
                 "kept": ", ".join(str(one.version) for one in history_of(folder, name)),
             }
             for name, kept in live.items()

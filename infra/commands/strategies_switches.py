@@ -88,7 +88,7 @@ def switches(strategies: Strategies = None, json: Json = False) -> None:
         return
     print_table(
         [
-            {"off": target, "since": in_utc(switch.at_ms), "by": switch.actor, "why": switch.reason}
+            {"off": target, "since": in_utc(switch.at_ms), "actor": switch.actor, "reason": switch.reason}
             for target, switch in found.killed.items()
         ],
         empty=f"nothing is switched off in {folder}",
