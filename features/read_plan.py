@@ -315,7 +315,7 @@ class _Assembly:
 
     def _derive(self, place: int) -> None:
         """An expression over the view's columns. Where an input that is never null in a live view is not there, the
-        result is not there for the same reason; else the expression decides what null means."""
+        result is not there for the same reason; else the expression decides what null means. NaN is null."""
         spec = self.specs[place]
         assert spec.expr is not None
         names = sorted(spec.expr.names)
@@ -323,6 +323,8 @@ class _Assembly:
         result = evaluate(spec.expr, {name: Column(self.columns[name], self.valid[name]) for name in names})
         values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
         known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
+        if spec.type == "double":
+            known &= values == values  # 0.0 / 0.0: NaN is no value, so a default stands in for it
         for i in inputs:
             if not self.specs[i].nullable:
                 known &= self.valid[self.specs[i].name]
