@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,14 @@ import pyarrow as pa
 from engine.decide import decide
 from engine.experiment_log import assign_many
 from engine.fused import FusedRules
+from engine.fused_cache import FusedCache
 from engine.inputs import LiveStrategy
 from engine.replay import Replay
-from engine.replay_block import blocks_of
+from engine.replay_block import Block, blocks_of
+from engine.replay_rules import fused_for_replay
 from engine.request import parse
 from engine.request_arrow import request_from_arrow
+from engine.rules import ColumnRules, RuleRunner
 from engine.strategy import Arm, CompiledStrategy, Experiment
 from features.records import Decision, decode, encode
 from tests.bench import rules_set
@@ -141,25 +144,28 @@ def replay(bench: Bench, compiled: CompiledStrategy, fused: FusedRules, quick: b
     num, size = (200, 50) if quick else (4000, 50)
     raws = [encode(decide(live, parse(compiled, body_of(size, seed)), store)) for seed in range(num)]
     blocks = list(blocks_of([decode(raw, Decision) for raw in raws]))
+    with tempfile.TemporaryDirectory() as folder:
+        stacked, problem = fused_for_replay(compiled, FusedCache(Path(folder) / "fused"))
+    assert problem is None, problem
+    forms: dict[str, RuleRunner] = {"fused": stacked, "NumPy": ColumnRules(compiled)}
+    seconds: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(3 if quick else 9):
+        for name, form in forms.items():
+            seconds[name].append(timed(partial(_replay_all, compiled, form, blocks, num * size)))
+    reading = [timed(lambda: list(blocks_of([decode(raw, Decision) for raw in raws]))) for _ in range(3)]
+    rows, unit = num * size / 1e6, "M rows/s/core"
+    best = statistics.median(seconds["fused"])
+    bench.record(f"replay, fused, {num} decisions of {size}", rows / best, unit, target=1.0, at_most=False)
+    bench.record("replay, NumPy", rows / statistics.median(seconds["NumPy"]), unit, target=1.0, at_most=False)
+    bench.record("replay, fused, reading JSON too", rows / (best + statistics.median(reading)), unit, at_most=False)
 
-    def run() -> None:
-        replaying = Replay(compiled, rules=fused)
-        for block in blocks:
-            replaying.add(block)
-        report = replaying.report
-        assert report.outcome == "equal" and report.candidates == num * size, report.same.differences[:3]
 
-    seconds = [timed(run) for _ in range(3 if quick else 7)]
-    bench.record(
-        f"replay, {num} decisions of {size}",
-        num * size / statistics.median(seconds) / 1e6,
-        "M rows/s/core",
-        target=1.0,
-        at_most=False,
-    )
-    reading = [timed(lambda: [None for _ in blocks_of([decode(raw, Decision) for raw in raws])]) for _ in range(3)]
-    whole = statistics.median(seconds) + statistics.median(reading)
-    bench.record("replay with reading JSON and stacking", num * size / whole / 1e6, "M rows/s/core", at_most=False)
+def _replay_all(compiled: CompiledStrategy, form: RuleRunner, blocks: Sequence[Block], num_rows: int) -> None:
+    replaying = Replay(compiled, rules=form)
+    for block in blocks:
+        replaying.add(block)
+    report = replaying.report
+    assert report.outcome == "equal" and report.candidates == num_rows, report.same.differences[:3]
 
 
 def assignment(bench: Bench, compiled: CompiledStrategy, fused: FusedRules, quick: bool) -> None:
