@@ -45,10 +45,12 @@ def _plain(node: ScalarNode, kind: str) -> Any:
         return node.text
     if isinstance(value, bool) or kind == "bool":
         return value if isinstance(value, bool) and kind == "bool" else None
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
     if kind == "double":
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else None
+        return value
     if kind in ("timestamp", "duration") and isinstance(value, str):
         try:
             micros = parse_timestamp(value) if kind == "timestamp" else parse_duration(value)

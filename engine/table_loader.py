@@ -227,7 +227,7 @@ def _csv(fields: Fields, node: Node, what: str, folder: Path) -> RawTable | None
             raise ValueError(f"the file is larger than {MAX_FILE_BYTES} bytes")
         raw, mistakes = read_csv(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
-        fields.mistakes.append(encoding_mistake(error, data, name, LINE_END))
+        fields.mistakes.append(encoding_mistake(error, name, LINE_END))
         return None
     except (OSError, ValueError) as error:  # not there, a folder, too large
         problem = error.strerror if isinstance(error, OSError) else str(error)

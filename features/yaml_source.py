@@ -143,14 +143,13 @@ def decode_yaml(raw: bytes, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> No
     try:
         return parse_yaml(raw.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
-        raise Mistakes([encoding_mistake(error, raw, name)]) from None
+        raise Mistakes([encoding_mistake(error, name)]) from None
 
 
-def encoding_mistake(
-    error: UnicodeDecodeError, raw: bytes, name: str, line_end: re.Pattern[str] = LINE_BREAK
-) -> Mistake:
+def encoding_mistake(error: UnicodeDecodeError, name: str, line_end: re.Pattern[str] = LINE_BREAK) -> Mistake:
     """The mistake at the first byte of a file that is not UTF-8."""
-    before = line_end.split(raw[: error.start].decode("utf-8-sig"))
+    raw = error.object  # without a byte order mark: that is what the places of the error count in
+    before = line_end.split(raw[: error.start].decode())
     line, col = len(before), len(before[-1]) + 1
     message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
     return Mistake("encoding", name, line, col, col + 1, message, "save the file as UTF-8")
