@@ -15,7 +15,7 @@ import numpy as np
 from engine.fused_plan import AFTER, BEFORE, Half, RulePlan
 from engine.rules import After, Before, ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
-from features.expr import Column, evaluate
+from features.expr import CodedTexts, Column, evaluate
 from features.expr.fused import Read, TextRead
 from features.expr.fused_machine import Kernel, Machine, MisfitError
 
@@ -121,7 +121,11 @@ def fit(column: Column, read: Read, num_rows: int) -> Column:
 
 
 def fit_text(column: Column, read: TextRead, num_rows: int) -> Column:
-    return _plain(column, np.dtype(np.object_), 1 if read.shared else num_rows)
+    rows = 1 if read.shared else num_rows
+    if not isinstance(column, CodedTexts):
+        return _plain(column, np.dtype(np.object_), rows)
+    codes = _plain(Column(column.codes, column.valid, column.error), np.dtype(np.int64), rows)
+    return CodedTexts(codes.values, column.texts, codes.valid, codes.error)
 
 
 def _plain(column: Column, dtype: np.dtype[Any], rows: int) -> Column:

@@ -25,7 +25,7 @@ import numpy as np
 
 from engine.request import Request, RequestError, build, decode_envelope
 from engine.wire_values import US_PER_MS, all_valid, column_of_wire, python_type, to_list
-from features.expr import Column, Type
+from features.expr import CodedTexts, Column, Type
 from features.expr.times import RANGES
 from features.yaml_source import name_hint
 
@@ -196,19 +196,11 @@ def _read_numbers(array: pa.Array, field: _Field) -> _Read:
 
 def _read_coded(array: pa.Array, field: _Field) -> _Read:
     """Every text of the dictionary is made once."""
-    texts = _plain_texts(array.dictionary, field)
-    valid = _valid(array)
-    if len(texts) == 0:
-        return Column(np.full(len(array), "", dtype=np.object_), valid), [None] * len(array)
-    codes = _values(array, field)
-    if array.null_count:
-        codes = np.where(valid, codes, 0)
-    values = texts.take(codes)
-    if array.dictionary.null_count:  # a dictionary may hold a null, too
-        valid = valid & _valid(array.dictionary)[codes]
-    if array.null_count:
-        values[~valid] = ""
-    return Column(values, valid), to_list(values, valid)
+    texts, codes, valid = _plain_texts(array.dictionary, field), _values(array, field), _valid(array)
+    if array.dictionary.null_count and len(texts):  # a dictionary may hold a null, too
+        valid = valid & _valid(array.dictionary)[np.where(valid, codes, 0)]
+    column = CodedTexts(codes, texts, valid)
+    return column, column.tolist()
 
 
 def _read_texts(array: pa.Array, field: _Field) -> _Read:

@@ -13,7 +13,7 @@ what the language knows.
 """
 
 from features.expr.checker import compile_expr
-from features.expr.columns import Column, evaluate
+from features.expr.columns import CodedTexts, Column, evaluate
 from features.expr.errors import Mistake, Mistakes, did_you_mean, mistake_at
 from features.expr.facts import Facts
 from features.expr.interpret import ROW_ERROR, interpret, interpret_marked
@@ -30,6 +30,7 @@ __all__ = [
     "ROW_ERROR",
     "STRING",
     "TIMESTAMP",
+    "CodedTexts",
     "Column",
     "Facts",
     "Mistake",

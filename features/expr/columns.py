@@ -13,7 +13,7 @@ Shapes: N rows; values (N,) or (1,): int64 (also timestamps and durations), floa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +36,8 @@ class Column:
     values: Array
     valid: Mask
     error: Mask | None = None
+    # Of texts: what the fused loop found of them and which predicates those are numbers of (`text_bits.py`).
+    numbers: tuple[object, Array] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -45,6 +47,42 @@ class Column:
         return [
             value if valid else None for value, valid in zip(self.values.tolist(), self.valid.tolist(), strict=True)
         ]
+
+
+class CodedTexts(Column):
+    """A column of texts as a dictionary and codes: row i is `texts[codes[i]]`. `values` are made when they are first asked
+    for; the fused loop never asks. A code where `valid` is False means nothing.
+
+    Shapes: codes (N,), any whole numbers, kept as int64; texts (M,) object, str; valid (N,) bool.
+    """
+
+    __slots__ = ("codes", "texts")
+
+    def __init__(self, codes: Array, texts: Array, valid: Mask, error: Mask | None = None) -> None:
+        self.codes, self.texts = np.ascontiguousarray(codes, np.int64), texts
+        self.valid, self.error, self.numbers = valid, error, None
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises: IndexError for a code that the dictionary does not have."""
+        if name != "values":
+            raise AttributeError(name)
+        self.values = self._take(self.texts, FILLERS["string"][0])
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    def tolist(self) -> list[Any]:
+        return self._take(self.texts, None).tolist()
+
+    def _take(self, texts: Array, null: Any) -> Array:
+        codes = self.codes
+        if np.count_nonzero(self.valid) < len(codes):
+            codes = np.where(self.valid, codes, len(texts))
+            texts = np.append(texts, np.array([null], np.object_))
+        if len(codes) and codes.min() < 0:  # which NumPy would count from the end
+            raise IndexError(f"code {codes.min()} of a dictionary of {len(self.texts)} texts")
+        return texts.take(codes)
 
 
 def evaluate(program: Program, columns: Mapping[str, Column], *, num_rows: int | None = None) -> Column:

@@ -87,10 +87,9 @@ class Loop:
         return name
 
     def text(self, name: str, num_outputs: int) -> str:
-        """A Python function of (inputs, outputs, asked), all int64: see `fused_machine.py`.
+        """A Python function of (inputs, outputs, killed), all int64: see `fused_machine.py`.
 
-        The number of rows is that of the first output, `asked` the bits of killed rules and, as its sign, whether the
-        numbers of the texts are filled in.
+        The number of rows is that of the first output, `killed` the bits of rules that do not count.
         """
         addresses = []
         for at, read in enumerate(self.reads):
@@ -100,13 +99,12 @@ class Loop:
             if read.fails:
                 addresses.append(f"bad_in{at} = data_of(or_none_of(item_of(inputs, {3 * at + 3}), layout, inputs))")
         after = 1 + 3 * len(self.reads)
-        addresses += [f"text{at} = data_of(item_of(inputs, {after + 4 * at + 3}))" for at in range(len(self.texts))]
+        addresses += [f"text{at} = data_of(item_of(inputs, {after + 5 * at + 4}))" for at in range(len(self.texts))]
         addresses += [f"out{at} = data_of(item_of(outputs, {at}))" for at in range(num_outputs)]
         lines = [
-            f"def {name}(inputs, outputs, asked):",
-            f"    layout = data_of(item_of(inputs, {after + 4 * len(self.texts)}))",
+            f"def {name}(inputs, outputs, killed):",
+            f"    layout = data_of(item_of(inputs, {after + 5 * len(self.texts)}))",
             "    num = rows_of(item_of(outputs, 0))",
-            "    killed, filled = asked & HIGHEST, asked < 0",
             *(f"    {line}" for line in _CHECK.format(count=len(self.reads)).splitlines()),
             *(f"    {line}" for line in self._look_up(after)),
             *(f"    {line}" for line in (*addresses, *self.head)),
@@ -117,17 +115,17 @@ class Loop:
         return "\n".join(lines) + "\n"
 
     def _look_up(self, first: int) -> list[str]:
-        """The numbers of the texts, unless they are filled in; what is unseen comes back as a negative count."""
+        """The numbers of the texts; what is unseen comes back as a negative count."""
         if not self.texts:
             return []
-        lines = ["if not filled:", "    unseen = 0"]
+        lines = ["unseen = 0"]
         for at, text in enumerate(self.texts):
             lines += [
-                f"    found = unseen_texts(inputs, plain({first + 4 * at}), plain({int(text.shared)}), layout, num)",
-                f"    if found < 0:\n            return {len(self.reads) + at + 1}",
-                "    unseen += found",
+                f"found = unseen_texts(inputs, plain({first + 5 * at}), plain({int(text.shared)}), layout, num)",
+                f"if found < 0:\n        return {len(self.reads) + at + 1}",
+                "unseen += found",
             ]
-        return [*lines, "    if unseen != 0:\n            return -unseen"]
+        return [*lines, "if unseen != 0:\n        return -unseen"]
 
     def _write(self, number: int, value: Value) -> Parts:
         if value.step == "bits":

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from features.expr.columns import Column
+from features.expr.columns import CodedTexts, Column
 from features.expr.fused import Read, TextRead
 from features.expr.fused_ops import host_machine
+from features.expr.text_bits import TextBits
 
 _OBJECT_CODE: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what ELF and Mach-O files begin with
-_FILLED: Final = -(2**63)
 _FIRST_ROWS: Final = 4096  # there is room for
 
 
@@ -63,7 +63,7 @@ class Kernel:
         self._call = machine.functions[name]
         self._layout = layout_of(reads)
         self.reads, self.texts = tuple(reads), tuple(texts)
-        self._grow(_FIRST_ROWS)
+        self._none_failed = np.zeros(_FIRST_ROWS, dtype=np.bool_)
 
     def run(
         self,
@@ -73,60 +73,53 @@ class Kernel:
         num_rows: int,
         killed: int = 0,
     ) -> None:
-        """Fill `outputs`. The columns are in the order of `reads` and `texts`.
+        """Fill `outputs`. The columns are in the order of `reads` and `texts`. The numbers of texts are kept in their
+        columns, for the next loop that asks the same of them.
 
         Shapes: columns and texts (num_rows,), or (1,) where shared; outputs (num_rows,), of the types that the text puts, at
                 least one.
         Raises: MisfitError for a column that is not as its `Read` says: nothing was written.
         """
         if num_rows > len(self._none_failed):
-            self._grow(2 * num_rows)
+            self._none_failed = np.zeros(2 * num_rows, dtype=np.bool_)
         inputs: list[Any] = [self._none_failed]
         for column in columns:
             inputs += (column.values, column.valid, column.error)
-        for text, (table, numbers) in zip(texts, self._places, strict=True):
-            if text.error is not None and text.error.any():
-                return self._run_filled(inputs, texts, outputs, num_rows, killed)
-            inputs += (text.values, text.valid, table, numbers)
+        for text, read in zip(texts, self.texts, strict=True):
+            inputs += text_inputs(text, read.bits)
         inputs.append(self._layout)
         found = self._call(inputs, outputs, killed)
         if found < 0:  # texts that were not seen before
-            found = self._run_again(inputs, outputs, num_rows, killed)
+            self._fill(inputs)
+            found = self._call(inputs, outputs, killed)
         if found:
             raise MisfitError((*self.reads, *self.texts)[found - 1].name)
-        return None
+        at = 1 + 3 * len(columns) + 4
+        for text, read in zip(texts, self.texts, strict=True):
+            text.numbers = read.bits, inputs[at]
+            at += 5
 
-    def _run_again(self, inputs: list[Any], outputs: list[np.ndarray], num_rows: int, killed: int) -> int:
-        """Once more, with the numbers of unseen texts filled in. They are this call's own: filling may switch threads."""
-        first = 1 + 3 * len(self.reads)
-        for at, read in enumerate(self.texts):
-            inputs[first + 4 * at + 3] = np.empty(1 if read.shared else num_rows, np.int64)
-        found: int = self._call(inputs, outputs, killed)
-        if found >= 0:
-            return found
-        for at, read in enumerate(self.texts):
-            read.bits.fill(inputs[first + 4 * at], inputs[first + 4 * at + 3])
-        found = self._call(inputs, outputs, killed | _FILLED)
-        return found
+    def _fill(self, inputs: list[Any]) -> None:
+        """The numbers of unseen texts, in place; they are all there then."""
+        at = 1 + 3 * len(self.reads)
+        for read in self.texts:
+            if inputs[at] is not None:
+                read.bits.fill(inputs[at], inputs[at + 4])
+                inputs[at] = None
+            at += 5
 
-    def _grow(self, num_rows: int) -> None:
-        """Room for more rows. The numbers of texts live for one call of machine code, which no other thread interrupts."""
-        self._none_failed = np.zeros(num_rows, dtype=np.bool_)
-        self._places = tuple((read.bits.table, np.empty(num_rows, dtype=np.int64)) for read in self.texts)
 
-    def _run_filled(
-        self, inputs: list[Any], texts: Sequence[Column], outputs: list[np.ndarray], num_rows: int, killed: int
-    ) -> None:
-        """With the numbers of all texts looked up here: texts that may be row errors."""
-        del inputs[1 + 3 * len(self.reads) :]
-        for read, text in zip(self.texts, texts, strict=True):
-            if len(text) != (1 if read.shared else num_rows):
-                raise MisfitError(read.name)
-            inputs += (text.values, text.valid, read.bits.table, read.bits.column(text).values)
-        inputs.append(self._layout)
-        found = self._call(inputs, outputs, killed | _FILLED)
-        if found:
-            raise MisfitError(self.reads[found - 1].name)
+def text_inputs(text: Column, bits: TextBits) -> tuple[Any, Any, Any, Any, Any]:
+    """The five items that the code takes of a column of texts: texts, codes, valid, the table, and the numbers."""
+    known = text.numbers
+    if known is not None and known[0] is bits:
+        return None, None, None, None, known[1]
+    if text.error is not None and text.error.any():
+        return None, None, None, None, bits.column(text).values
+    numbers = np.empty(len(text), dtype=np.int64)
+    if isinstance(text, CodedTexts):
+        return None, text.codes, text.valid, bits.of_dictionary(text.texts), numbers
+    return text.values, None, text.valid, bits.table, numbers
 
 
 class MisfitError(ValueError):

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from features.expr.text_bits import FACTORS, LONGEST, SLOT_WIDTH, SLOTS, TABLE_HEAD, UNSEEN
 
 LIST_ITEMS: Final = 24  # PyListObject.ob_item
 ARRAY_DATA, ARRAY_NDIM, ARRAY_SHAPE, ARRAY_STRIDES, ARRAY_DTYPE = 16, 24, 32, 40, 56  # PyArrayObject
 DTYPE_ORDER, DTYPE_NUMBER = 26, 28  # PyArray_Descr
 OBJECT_TYPE: Final = 8  # PyObject.ob_type
-OBJECT_DTYPE: Final = 17  # its number
+INT_DTYPE, OBJECT_DTYPE = np.dtype(np.int64).num, 17  # their numbers
 FOREIGN_ORDER: Final = ord(">")
 STR_LENGTH, STR_STATE, STR_ASCII_DATA, STR_DATA = 16, 32, 48, 72  # PyASCIIObject, PyCompactUnicodeObject
 STR_COMPACT, STR_ASCII = 0x20, 0x40  # flags of the state; bytes a character are its bits 2 to 4
@@ -191,6 +193,7 @@ def texts(names: Mapping[str, Any]) -> dict[str, Any]:
     select, shifted = names["select"], names["shifted"]
     peek, peek_int, peek_byte = names["peek"], names["peek_int"], names["peek_byte"]
     item_of, data_of, strange, put_int = names["item_of"], names["data_of"], names["strange"], names["put_int"]
+    rows_of, get_int, get_bool = names["rows_of"], names["get_int"], names["get_bool"]
     factor, other_factor = FACTORS
 
     # Texts differ in length from row to row, so nothing here branches on it up to 8 bytes. Reading 8 where a text has
@@ -228,16 +231,41 @@ def texts(names: Mapping[str, Any]) -> dict[str, Any]:
             slot = (slot + 1) & (SLOTS - 1)
 
     @njit
+    def numbers_of_codes(codes: int, valid: int, table: int, size: int, numbers: int, rows: int) -> int:
+        """Whether a code is outside of the table, 1 or 0. The first number of the table is that of null."""
+        outside = 0
+        for row in range(rows):
+            at = get_int(codes, row) + 1
+            within = (at > 0) & (at < size)
+            known = get_bool(valid, row)
+            outside |= known & (not within)
+            put_int(numbers, row, get_int(table, select(known & within, at, 0)), _MAX_OUTPUTS - 1)
+        return outside
+
+    @njit
     def unseen_texts(inputs: int, at: int, shared: int, layout: int, num: int) -> int:
         """Write the numbers of a column of texts; how many are unseen, or -1 for what is no column of texts.
 
-        The four items from `at` on: texts, valid, the table, and where the numbers go.
+        The five items from `at` on: texts, codes, valid, the table, and where the numbers go. Texts are None where there are
+        codes, and the table is then what `of_dictionary` says; both are None where the numbers are there.
         """
         rows = 1 if shared else num
-        texts, valid = item_of(inputs, at), item_of(inputs, at + 1)
-        if strange(texts, OBJECT_DTYPE, 8, rows, layout) or strange(valid, 0, 1, rows, layout):
+        texts, codes, valid = item_of(inputs, at), item_of(inputs, at + 1), item_of(inputs, at + 2)
+        table, numbers, none = item_of(inputs, at + 3), item_of(inputs, at + 4), peek(layout + 8)
+        if strange(numbers, INT_DTYPE, 8, rows, layout):
             return -1
-        table, numbers = data_of(item_of(inputs, at + 2)), data_of(item_of(inputs, at + 3))
+        numbers = data_of(numbers)
+        if texts == none and codes == none:
+            return 0
+        if strange(valid, 0, 1, rows, layout):
+            return -1
+        if codes != none:
+            if strange(codes, INT_DTYPE, 8, rows, layout):
+                return -1
+            return 0 - numbers_of_codes(data_of(codes), data_of(valid), data_of(table), rows_of(table), numbers, rows)
+        if strange(texts, OBJECT_DTYPE, 8, rows, layout):
+            return -1
+        table = data_of(table)
         str_type = peek(layout + 16)
         texts, valid = data_of(texts), data_of(valid)
         unseen = 0

@@ -56,7 +56,7 @@ def host_machine() -> Any:
 def operations() -> dict[str, Any]:
     """The names of the text."""
     names = {**_instructions(), **memory()}
-    return {**names, **texts(names), "INF": float("inf"), "NAN": float("nan"), "HIGHEST": 2**63 - 1}
+    return {**names, **texts(names), "INF": float("inf"), "NAN": float("nan")}
 
 
 def _instructions() -> dict[str, Any]:

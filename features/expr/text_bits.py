@@ -8,6 +8,7 @@ nanoseconds a row.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ class TextBits:
         self._programs: list[tuple[Program, int, bool]] = []
         self._memo: dict[Any, int] = {}
         self._in_table = 0
+        self._dictionary: tuple[np.ndarray, np.ndarray] | None = None
         self.table = np.zeros(TABLE_HEAD + SLOT_WIDTH * SLOTS, dtype=np.int64)
 
     def place_for(self, program: Program, *, flags: bool) -> int | None:
@@ -70,6 +72,17 @@ class TextBits:
             keys = [ROW_ERROR if bad else key for key, bad in zip(keys, texts.error.tolist(), strict=True)]
         values = np.fromiter(map(self.bits, keys), np.int64, len(keys))
         return Column(values, np.ones(len(keys), dtype=np.bool_))
+
+    def of_dictionary(self, texts: np.ndarray) -> np.ndarray:
+        """The number for null, then those of the texts. Shapes: texts (M,) objects, not changed later; returns (M + 1,) int64.
+
+        The last dictionary is remembered: one that comes again costs nothing.
+        """
+        known = self._dictionary
+        if known is None or known[0] is not texts:
+            numbers = map(self.bits, chain((None,), texts.tolist()))
+            self._dictionary = known = (texts, np.fromiter(numbers, np.int64, len(texts) + 1))
+        return known[1]
 
     def fill(self, texts: np.ndarray, numbers: np.ndarray) -> None:
         """The numbers that are UNSEEN. Shapes: texts (N,) objects, none of them null where UNSEEN; numbers (N,) int64."""

@@ -2,7 +2,7 @@
 
 24 rules and a score with nulls, texts, a table and firing bits (`rules_set.py`), by number of candidates: machine code alone
 with its inputs packed (texts as numbers, or as Python's texts), what firing bits add to it, both halves as decide calls
-them, and NumPy. Then what a
+them (texts as JSON brings them, or coded as Arrow does), and NumPy. Then what a
 compile, a load and an import cost. Prints a table and keeps nothing: `make bench-rules` is what keeps rows.
 """
 
@@ -26,8 +26,8 @@ from engine.fused_plan import AFTER, BEFORE, Half, plan_rules
 from engine.request import parse
 from engine.rules import ColumnRules
 from engine.strategy import CompiledStrategy
-from features.expr import Column
-from features.expr.fused_machine import Kernel
+from features.expr import CodedTexts, Column
+from features.expr.fused_machine import Kernel, text_inputs
 from features.expr.fused_ops import compile_text as to_code
 from tests.bench import rules_set
 from tests.engine.rule_columns import assert_same_after, assert_same_before
@@ -41,11 +41,16 @@ def main() -> None:
         compiled = compile_bench(Path(folder))
     fused, without = build(compiled, bits=True), build(compiled, bits=False)
     by_hand = rules_set.by_hand()
-    print("      | code, texts numbered       | code, texts looked up      | both halves as called | NumPy")
-    print("    N |       µs  ns/cand  bits % |       µs  ns/cand  bits % |       µs  ns/cand |       µs  times")
+    print(
+        "      | code, texts numbered       | code, texts looked up      | both halves as called |   the same, texts coded | NumPy"
+    )
+    print(
+        "    N |       µs  ns/cand  bits % |       µs  ns/cand  bits % |       µs  ns/cand |       µs  ns/cand dict µs |       µs  times"
+    )
     for size in SIZES:
         columns, rows = columns_of(compiled, size)
-        check(fused, columns, rows, by_hand)
+        for form in (columns, coded(columns)):
+            check(fused, form, rows, by_hand)
         print(line(fused, without, columns, size))
     print(costs(compiled))
 
@@ -108,29 +113,23 @@ def packed(
     for name in half.sources:
         column = columns[str(name)]
         inputs += (column.values, column.valid, column.error)
-    for text in half.texts:
-        column = columns[text.name]
-        inputs += (column.values, column.valid, text.bits.table, np.empty(len(column), np.int64))
-    outputs = [np.empty(size, dtype) for dtype in dtypes]
+    outputs, given = [np.empty(size, dtype) for dtype in dtypes], [columns[text.name] for text in half.texts]
+    kernel.run([columns[str(name)] for name in half.sources], given, outputs, size)
+    for text, column in zip(half.texts, given, strict=True):
+        inputs += text_inputs(column if numbered else Column(column.values, column.valid), text.bits)
     inputs.append(kernel._layout)
-    call, asked = kernel._call, -(2**63) if numbered else 0
-    if call(inputs, outputs, 0) < 0:  # the first time, texts are unseen
-        kernel.run(
-            [columns[str(name)] for name in half.sources],
-            [columns[text.name] for text in half.texts],
-            [np.empty(size, dtype) for dtype in dtypes],
-            size,
-        )
+    call = kernel._call
     assert call(inputs, outputs, 0) == 0
-    return lambda: call(inputs, outputs, asked)
+    return lambda: call(inputs, outputs, 0)
 
 
 def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], size: int) -> str:
     early = [np.bool_, np.int16, np.int64, np.int64]
     late = [np.float64, np.bool_, np.int16, np.int64, np.int64]
-    alive_K = fused.before(dict(columns), size, 0).alive_K
-    slow, given = ColumnRules(fused.compiled), dict(columns)
-    runs = {"runner": lambda: (fused.before(given, size, 0), fused.after(given, alive_K, 0))}
+    slow = ColumnRules(fused.compiled)
+    runs = {"runner": as_decide_calls_it(fused, columns, size)}
+    runs["coded"] = as_decide_calls_it(fused, coded(columns), size)
+    runs["new dictionary"] = as_decide_calls_it(fused, coded(columns), size, new_dictionaries=True)
     runs["numpy"] = lambda: numpy_both(slow, dict(columns), size)  # type: ignore[assignment]
     for numbered in (False, True):
         for rules, name in ((fused, "bits"), (without, "plain")):
@@ -144,8 +143,40 @@ def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], siz
     return (
         f"{size:>5} | {bits * 1e6:8.2f} {bits * per:8.1f} {100 * (bits / plain - 1):7.1f} | {texts * 1e6:8.2f} {texts * per:8.1f}"
         f" {100 * (texts / best['plain False'] - 1):7.1f} | {best['runner'] * 1e6:8.2f} {best['runner'] * per:8.1f} |"
+        f" {best['coded'] * 1e6:8.2f} {best['coded'] * per:8.1f} {1e6 * (best['new dictionary'] - best['coded']):7.2f} |"
         f" {best['numpy'] * 1e6:8.1f} {best['numpy'] / best['runner']:6.1f}"
     )
+
+
+def coded(columns: dict[str, Column]) -> dict[str, Column]:
+    """The same with texts as a dictionary and codes."""
+    out = dict(columns)
+    for name, column in columns.items():
+        if column.values.dtype == np.object_ and len(column) > 1:
+            texts = sorted(set(column.values.tolist()))
+            place = {text: at for at, text in enumerate(texts)}
+            codes = np.array([place[text] for text in column.values.tolist()])
+            out[name] = CodedTexts(codes, np.array(texts, dtype=np.object_), column.valid)
+    return out
+
+
+def as_decide_calls_it(
+    fused: FusedRules, columns: dict[str, Column], size: int, *, new_dictionaries: bool = False
+) -> Callable[[], Any]:
+    """Both halves with columns that no loop has seen; `new_dictionaries`: nor the dictionaries of coded texts."""
+    names = {text.name for half in (fused.plan.before, fused.plan.after) for text in half.texts}
+    texts = [columns[name] for name in sorted(names & set(columns))]
+
+    def both() -> Any:
+        for text in texts:
+            text.numbers = None
+            if new_dictionaries and isinstance(text, CodedTexts):
+                text.texts = text.texts.copy()
+        given = dict(columns)
+        before = fused.before(given, size, 0)
+        return fused.after(given, before.alive_K, 0)
+
+    return both
 
 
 def numpy_both(slow: ColumnRules, columns: dict[str, Column], size: int) -> None:

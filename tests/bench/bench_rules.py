@@ -38,7 +38,7 @@ from engine.rules import ColumnRules, RuleRunner
 from engine.strategy import Arm, CompiledStrategy, Experiment
 from features.records import Decision, decode, encode
 from tests.bench import rules_set
-from tests.bench.bench_fused import build, check, columns_of, compile_bench, packed
+from tests.bench.bench_fused import as_decide_calls_it, build, check, coded, columns_of, compile_bench, packed
 from tests.bench.harness import Bench, arguments
 from tests.bench.reload_engine import NoStore
 from tests.bench.rules_peers import PACKAGES, numpy_by_hand, row_peers
@@ -65,7 +65,8 @@ def main() -> int:
 
 
 def rules(bench: Bench, compiled: CompiledStrategy, fused: FusedRules, quick: bool) -> None:
-    """The loop alone, the loop as decide calls it, with and without firing bits; then the peers from rows that are ready."""
+    """The loop alone, the loop as decide calls it, with and without firing bits; then the peers, all from inputs that are
+    ready: theirs as rows that they have parsed, ours as columns, texts coded."""
     plain = build(compiled, bits=False)
     for size in (50, 1000) if quick else SIZES:
         columns, rows = columns_of(compiled, size)
@@ -76,8 +77,14 @@ def rules(bench: Bench, compiled: CompiledStrategy, fused: FusedRules, quick: bo
                       per=size, limit=limits.get(size), targets={"fused, no firing bits": 1 / 1.1}, rounds=21)  # fmt: skip
         peers = {name: prepare(rows) for name, prepare in row_peers(with_bits=False).items()}
         results_agree(peers, rows)
-        runner = as_decide_calls_it(fused, columns, size)
-        variants: dict[str, Callable[[], Any]] = {"fused": runner, "NumPy by hand": numpy_by_hand(rows), **peers}
+        runner = as_decide_calls_it(fused, coded(columns), size)
+        plain_texts = as_decide_calls_it(fused, columns, size)
+        variants: dict[str, Callable[[], Any]] = {
+            "fused": runner,
+            "fused, texts not coded": plain_texts,
+            "NumPy by hand": numpy_by_hand(rows),
+            **peers,
+        }
         targets = (
             {**{name: 200.0 for name in peers if name.startswith("zen")}, BEST_ROW_ENGINE: 100.0}
             if size == 1000
@@ -231,15 +238,6 @@ def loops(fused: FusedRules, columns: dict[str, Any], size: int, *, bits: bool) 
     def both() -> None:
         before()
         after()
-
-    return both
-
-
-def as_decide_calls_it(fused: FusedRules, columns: dict[str, Any], size: int) -> Callable[[], Any]:
-    def both() -> Any:
-        given = dict(columns)
-        before = fused.before(given, size, 0)
-        return fused.after(given, before.alive_K, 0)
 
     return both
 
