@@ -235,11 +235,11 @@ def texts(names: Mapping[str, Any]) -> dict[str, Any]:
         """Whether a code is outside of the table, 1 or 0. The first number of the table is that of null."""
         outside = 0
         for row in range(rows):
-            at = get_int(codes, row) + 1
-            within = (at > 0) & (at < size)
+            code = get_int(codes, row)
+            within = (code >= 0) & (code < size - 1)  # code + 1 may be none of 64 bits
             known = get_bool(valid, row)
             outside |= known & (not within)
-            put_int(numbers, row, get_int(table, select(known & within, at, 0)), _MAX_OUTPUTS - 1)
+            put_int(numbers, row, get_int(table, select(known & within, code + 1, 0)), _MAX_OUTPUTS - 1)
         return outside
 
     @njit
