@@ -11,6 +11,7 @@ from engine.fused import fused_rules
 from engine.fused_cache import CompileFailedError, FusedCache
 from engine.fused_plan import NotFusableError, plan_rules
 from engine.made_columns import made_columns
+from engine.program_rules import ProgramRules
 from engine.rule_forms import Seen, disagreement
 from engine.rules import ColumnRules, RuleRunner
 from engine.strategy import CompiledStrategy
@@ -28,7 +29,7 @@ def fused_for_replay(compiled: CompiledStrategy, cache: FusedCache) -> tuple[Rul
     except (NotFusableError, CompileFailedError, TimeoutError) as error:
         return slow, str(error)
     batches = [_stacked(*made_columns(compiled, rows)) for rows in _MADE_ROWS]
-    problem = disagreement(slow, fast, batches, compiled.strategy.models)
+    problem = disagreement(ProgramRules(compiled), fast, batches, compiled.strategy.models)
     return (fast, None) if problem is None else (slow, f"the fused form disagrees: {problem}")
 
 

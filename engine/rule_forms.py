@@ -22,6 +22,7 @@ from engine.fused import fused_rules
 from engine.fused_cache import FusedCache
 from engine.fused_plan import NotFusableError, plan_rules
 from engine.made_columns import made_columns
+from engine.program_rules import ProgramRules
 from engine.rules import After, Before, ColumnRules, RuleRunner
 from engine.strategy import CompiledStrategy
 from features.expr import Column
@@ -75,7 +76,7 @@ class RuleForms:
         self.proved_on = 0  # rows of real requests
         self._state = COLUMNS
         self._cache, self._config, self._on_disagreement = cache, config, on_disagreement
-        self._columns = ColumnRules(compiled)
+        self._columns = ColumnRules(compiled).prepare()
         self._current: RuleRunner = self._columns
         self._seen: deque[Seen] = deque()
         self._num_seen = 0
@@ -161,7 +162,7 @@ class RuleForms:
             pass
         real = self._remembered()
         batches = [*real, *(Seen(*made_columns(self.compiled, rows), 0) for rows in _MADE_ROWS)]
-        problem = disagreement(self._columns, fused, batches, self.compiled.strategy.models, self._paused)
+        problem = disagreement(ProgramRules(self.compiled), fused, batches, self.compiled.strategy.models, self._paused)
         if problem is not None:
             self._refuse(f"the fused form disagrees: {problem}")
             logger.error("strategy %s: the fused form disagrees with NumPy, %s", self.compiled.name, problem)

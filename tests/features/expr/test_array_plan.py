@@ -1,0 +1,55 @@
+"""Array steps equal `evaluate`, to the bit, on random typed expressions that share one plan; codes of texts say the same."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given, seed
+from hypothesis import strategies as st
+
+from features.expr import ROW_ERROR, Column, SourceText, compile_expr, evaluate, parse_type
+from features.expr.array_plan import ArrayPlan, widened
+from features.expr.text_codes import TextCodes
+from tests.features.expr import typed_expressions as typed
+from tests.features.expr.test_columns import ANY_EXPRESSION, QUICK, compiled, wide_columns, wide_rows
+
+
+@seed(20261201)
+@QUICK
+@given(texts=st.lists(ANY_EXPRESSION, min_size=1, max_size=4), row_seed=st.integers(0, 2**32))
+def test_expressions_of_one_plan_equal_each_alone(texts: list[str], row_seed: int) -> None:
+    """Also with row errors among what is given, and again on other rows: what was learnt of texts still holds."""
+    programs = [compiled(text) for text in texts]
+    plan = ArrayPlan()
+    slots = [plan.add(program) for program in programs]
+    rng = random.Random(row_seed)
+    for num_rows in (23, 1, 0, 7):
+        rows = wide_rows(rng.getrandbits(32), num_rows)
+        if num_rows == 7:
+            rows = [{k: ROW_ERROR if rng.random() < 0.15 else v for k, v in row.items()} for row in rows]
+        columns = wide_columns(rows)
+        with np.errstate(all="ignore"):
+            values, masks = plan.run(dict(columns))
+        for slot, program in zip(slots, programs, strict=True):
+            found = widened(values[slot], masks[slot], num_rows)
+            wanted = evaluate(program, columns, num_rows=num_rows)
+            assert found.values.dtype == wanted.values.dtype, program
+            assert len(found) == num_rows, program
+            for a, b in zip(found.tolist(), wanted.tolist(), strict=True):
+                assert typed.same(a, b), (a, b, program)
+            none = np.zeros(num_rows, np.bool_)
+            a_error, b_error = (none if one.error is None else one.error for one in (found, wanted))
+            assert np.array_equal(a_error, b_error), program
+
+
+def test_more_texts_than_are_remembered() -> None:
+    program = compile_expr(SourceText("s.endsWith('7') || int(s) > 100"), {"s": parse_type("string")})
+    codes = TextCodes("s")
+    place = codes.place_for(program)
+    for start in (0, 3000, 6000, 0):
+        values = np.array([str(at) for at in range(start, start + 3000)], np.object_)
+        column = Column(values, np.ones(3000, np.bool_))
+        codes_N, answers, whole = codes.look_up(column)
+        assert whole
+        assert np.array_equal(answers[place].values[codes_N], evaluate(program, {"s": column}).values)
