@@ -7,12 +7,13 @@ Legend: K candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
-from engine.fused_plan import AFTER, BEFORE, Half, RulePlan
+from engine.fused_plan import AFTER, BEFORE, Half, RulePlan, Source
 from engine.rules import After, Before, ColumnRules
 from engine.strategy import CompiledLet, CompiledStrategy
 from features.expr import CodedTexts, Column, evaluate
@@ -21,6 +22,26 @@ from features.expr.fused_machine import Kernel, Machine, MisfitError
 
 _BEFORE: Final = tuple(map(np.dtype, ("bool", "int16", "int64", "int64")))
 _AFTER: Final = tuple(map(np.dtype, ("float64", "bool", "int16", "int64", "int64")))
+
+
+_Pick = Callable[[Mapping[str, Column]], Sequence[Column]]
+
+
+class _Half:
+    """One loop, and what picks its columns."""
+
+    def __init__(self, plan: Half, kernel: Kernel) -> None:
+        self.kernel, self.steps = kernel, plan.steps
+        self.given = picker(plan.sources)
+        self.texts = picker([text.name for text in plan.texts])
+
+
+def picker(sources: Sequence[Source]) -> _Pick:
+    """What picks columns by name and evaluates programs, in that order."""
+    names = [source for source in sources if isinstance(source, str)]
+    if len(names) == len(sources) > 1:
+        return itemgetter(*names)  # a third of what looking up one by one takes
+    return lambda columns: [columns[one] if isinstance(one, str) else evaluate(one, columns) for one in sources]
 
 
 class FusedRules:
@@ -33,8 +54,8 @@ class FusedRules:
     def __init__(self, compiled: CompiledStrategy, plan: RulePlan, machine: Machine) -> None:
         self.compiled, self.plan = compiled, plan
         self.misfits: dict[str, int] = {}
-        self._before = Kernel(machine, BEFORE, plan.before.reads, plan.before.texts)
-        self._after = Kernel(machine, AFTER, plan.after.reads, plan.after.texts)
+        self._before = _Half(plan.before, Kernel(machine, BEFORE, plan.before.reads, plan.before.texts))
+        self._after = _Half(plan.after, Kernel(machine, AFTER, plan.after.reads, plan.after.texts))
         self._columns = ColumnRules(compiled)
         in_loop = [np.dtype(part) for dtype in plan.in_loop.values() for part in (dtype, "bool", "bool")]
         self._after_dtypes = (*_AFTER, *in_loop)
@@ -42,7 +63,7 @@ class FusedRules:
     def before(self, columns: dict[str, Column], num_candidates: int, killed: int) -> Before:
         """Adds to `columns` what models and `after` read as columns; other lets and tables stay inside the loop."""
         outputs = [np.empty(num_candidates, dtype) for dtype in _BEFORE]
-        if not self._run(self.plan.before, self._before, columns, outputs, num_candidates, killed):
+        if not self._run(self._before, columns, outputs, num_candidates, killed):
             return self._columns.before(columns, num_candidates, killed)
         alive_K, dropped_by_K, fired_K, unknown_K = outputs
         return Before(alive_K=alive_K, dropped_by_K=dropped_by_K, fired_K=fired_K, unknown_K=unknown_K)
@@ -50,7 +71,7 @@ class FusedRules:
     def after(self, columns: dict[str, Column], alive_K: np.ndarray, killed: int) -> After:
         num_rows = len(alive_K)
         outputs = [np.empty(num_rows, dtype) for dtype in self._after_dtypes]
-        if not self._run(self.plan.after, self._after, columns, outputs, num_rows, killed):
+        if not self._run(self._after, columns, outputs, num_rows, killed):
             return self._slow_after(columns, alive_K, killed)
         score_K, known_K, failed_by_K, fired_K, unknown_K = outputs[:5]
         outputs_by_name = self._named(columns, outputs[5:], num_rows) if self.compiled.outputs else {}
@@ -75,8 +96,7 @@ class FusedRules:
 
     def _run(
         self,
-        half: Half,
-        kernel: Kernel,
+        half: _Half,
         columns: dict[str, Column],
         outputs: list[np.ndarray],
         num_rows: int,
@@ -88,16 +108,15 @@ class FusedRules:
                 columns[step.name] = evaluate(step.program, columns)
             else:
                 columns.update(step.lookup(columns))
-        given = [columns[s] if isinstance(s, str) else evaluate(s, columns) for s in half.sources]
-        texts = [columns[text.name] for text in half.texts]
+        given, texts = half.given(columns), half.texts(columns)
         try:
-            kernel.run(given, texts, outputs, num_rows, killed)
+            half.kernel.run(given, texts, outputs, num_rows, killed)
             return True
         except MisfitError:
-            given = [fit(column, read, num_rows) for column, read in zip(given, half.reads, strict=True)]
-            texts = [fit_text(column, read, num_rows) for column, read in zip(texts, half.texts, strict=True)]
+            given = [fit(column, read, num_rows) for column, read in zip(given, half.kernel.reads, strict=True)]
+            texts = [fit_text(column, read, num_rows) for column, read in zip(texts, half.kernel.texts, strict=True)]
         try:
-            kernel.run(given, texts, outputs, num_rows, killed)
+            half.kernel.run(given, texts, outputs, num_rows, killed)
             return True
         except MisfitError as error:
             name = str(error.args[0])

@@ -93,12 +93,14 @@ class Loop:
         """
         addresses = []
         for at, read in enumerate(self.reads):
-            addresses.append(f"in{at} = data_of(item_of(inputs, {3 * at + 1}))")
+            addresses.append(f"in{at} = data_of(values_of(item_of(inputs, {at + 1}), layout))")
             if read.nullable or read.fails:
-                addresses.append(f"ok_in{at} = data_of(item_of(inputs, {3 * at + 2}))")
+                addresses.append(f"ok_in{at} = data_of(valid_of(item_of(inputs, {at + 1}), layout))")
             if read.fails:
-                addresses.append(f"bad_in{at} = data_of(or_none_of(item_of(inputs, {3 * at + 3}), layout, inputs))")
-        after = 1 + 3 * len(self.reads)
+                addresses.append(
+                    f"bad_in{at} = data_of(or_none_of(error_of(item_of(inputs, {at + 1}), layout), layout, inputs))"
+                )
+        after = 1 + len(self.reads)
         addresses += [f"text{at} = data_of(item_of(inputs, {after + 5 * at + 4}))" for at in range(len(self.texts))]
         addresses += [f"out{at} = data_of(item_of(outputs, {at}))" for at in range(num_outputs)]
         lines = [

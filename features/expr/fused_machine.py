@@ -82,9 +82,7 @@ class Kernel:
         """
         if num_rows > len(self._none_failed):
             self._none_failed = np.zeros(2 * num_rows, dtype=np.bool_)
-        inputs: list[Any] = [self._none_failed]
-        for column in columns:
-            inputs += (column.values, column.valid, column.error)
+        inputs: list[Any] = [self._none_failed, *columns]
         for text, read in zip(texts, self.texts, strict=True):
             inputs += text_inputs(text, read.bits)
         inputs.append(self._layout)
@@ -94,14 +92,15 @@ class Kernel:
             found = self._call(inputs, outputs, killed)
         if found:
             raise MisfitError((*self.reads, *self.texts)[found - 1].name)
-        at = 1 + 3 * len(columns) + 4
+        at = 1 + len(columns) + 4
         for text, read in zip(texts, self.texts, strict=True):
-            text.numbers = read.bits, inputs[at]
+            if inputs[at - 1] is not None:  # the table it took: they are new
+                text.numbers = read.bits, inputs[at]
             at += 5
 
     def _fill(self, inputs: list[Any]) -> None:
         """The numbers of unseen texts, in place; they are all there then."""
-        at = 1 + 3 * len(self.reads)
+        at = 1 + len(self.reads)
         for read in self.texts:
             if inputs[at] is not None:
                 read.bits.fill(inputs[at], inputs[at + 4])
@@ -122,14 +121,24 @@ def text_inputs(text: Column, bits: TextBits) -> tuple[Any, Any, Any, Any, Any]:
     return text.values, None, text.valid, bits.table, numbers
 
 
+def slots_of_column() -> list[int]:
+    """Bytes from the start of a Column to its values, valid and error: found by looking, for no one says."""
+    parts = np.zeros(1), np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    column = Column(*parts)
+    places = range(object.__basicsize__, Column.__basicsize__, ctypes.sizeof(ctypes.c_int64))
+    held = {ctypes.c_int64.from_address(id(column) + place).value: place for place in places}
+    return [held[id(part)] for part in parts]
+
+
 class MisfitError(ValueError):
     """A column is not as the loop was compiled for. `args[0]` is its name."""
 
 
 def layout_of(reads: Sequence[Read]) -> np.ndarray:
-    """What the code checks its inputs against: `ndarray`, None and `str` by address, then for each column the
-    number of its dtype, bytes a value, whether shared, whether null is expected, whether row errors are."""
-    layout: list[int] = [id(np.ndarray), id(None), id(str)]
+    """What the code checks its inputs against: `ndarray`, None, `str` and `Column` by address, where a column has its values,
+    valid and error; then for each column the number of its dtype, bytes a value, whether shared, whether null is expected,
+    whether row errors are."""
+    layout: list[int] = [id(np.ndarray), id(None), id(str), id(Column), *slots_of_column()]
     for read in reads:
         dtype = np.dtype(read.dtype)
         layout += [dtype.num, dtype.itemsize, read.shared, read.nullable or read.fails, read.fails]

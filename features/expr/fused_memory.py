@@ -22,7 +22,7 @@ INT_DTYPE, OBJECT_DTYPE = np.dtype(np.int64).num, 17  # their numbers
 FOREIGN_ORDER: Final = ord(">")
 STR_LENGTH, STR_STATE, STR_ASCII_DATA, STR_DATA = 16, 32, 48, 72  # PyASCIIObject, PyCompactUnicodeObject
 STR_COMPACT, STR_ASCII = 0x20, 0x40  # flags of the state; bytes a character are its bits 2 to 4
-LAYOUT_HEAD, LAYOUT_WIDTH = 3, 5  # of the int64 array `layout`: see fused_machine.layout_of
+LAYOUT_HEAD, LAYOUT_WIDTH = 7, 5  # of the int64 array `layout`: see fused_machine.layout_of
 
 
 def memory() -> dict[str, Any]:
@@ -127,6 +127,18 @@ def memory() -> dict[str, Any]:
     plain: Any = intrinsic(typed_plain)
 
     @njit
+    def values_of(column: int, layout: int) -> int:
+        return peek(column + peek(layout + 32))
+
+    @njit
+    def valid_of(column: int, layout: int) -> int:
+        return peek(column + peek(layout + 40))
+
+    @njit
+    def error_of(column: int, layout: int) -> int:
+        return peek(column + peek(layout + 48))
+
+    @njit
     def strange(array: int, number: int, size: int, rows: int, layout: int) -> bool:
         """Whether an object is anything but a plain array of that type and length."""
         if peek(array + OBJECT_TYPE) != peek(layout) or peek_int(array + ARRAY_NDIM) != 1:
@@ -151,8 +163,12 @@ def memory() -> dict[str, Any]:
         """What is wrong with the column at that place, 0 for nothing."""
         here = layout + 8 * (LAYOUT_HEAD + LAYOUT_WIDTH * at)
         rows = 1 if peek(here + 16) else num
-        values, valid = item_of(inputs, 3 * at + 1), item_of(inputs, 3 * at + 2)
-        error = item_of(inputs, 3 * at + 3)
+        column = item_of(inputs, at + 1)
+        if peek(column + OBJECT_TYPE) != peek(layout + 24):
+            return 1
+        values, valid, error = values_of(column, layout), valid_of(column, layout), error_of(column, layout)
+        if values == 0 or valid == 0 or error == 0:  # a column that was never made
+            return 1
         if strange(values, peek(here), peek(here + 8), rows, layout) or strange(valid, 0, 1, rows, layout):
             return 1
         if not peek(here + 24) and not all_equal(valid, rows, 1):
@@ -174,6 +190,9 @@ def memory() -> dict[str, Any]:
         "data_of": data_of,
         "rows_of": rows_of,
         "or_none_of": or_none_of,
+        "values_of": values_of,
+        "valid_of": valid_of,
+        "error_of": error_of,
         "plain": plain,
         "misfit": misfit,
         "get_double": getter(ir.DoubleType(), real),

@@ -109,10 +109,7 @@ def packed(
     kernel: Kernel, half: Half, columns: dict[str, Column], dtypes: list[Any], size: int, *, numbered: bool
 ) -> Callable[[], Any]:
     """The machine code alone: its lists are made. `numbered`: the numbers of the texts are there, too."""
-    inputs: list[Any] = [np.zeros(size, bool)]
-    for name in half.sources:
-        column = columns[str(name)]
-        inputs += (column.values, column.valid, column.error)
+    inputs: list[Any] = [np.zeros(size, bool), *(columns[str(name)] for name in half.sources)]
     outputs, given = [np.empty(size, dtype) for dtype in dtypes], [columns[text.name] for text in half.texts]
     kernel.run([columns[str(name)] for name in half.sources], given, outputs, size)
     for text, column in zip(half.texts, given, strict=True):
@@ -134,8 +131,8 @@ def line(fused: FusedRules, without: FusedRules, columns: dict[str, Column], siz
     for numbered in (False, True):
         for rules, name in ((fused, "bits"), (without, "plain")):
             num = (4, 5) if name == "bits" else (2, 3)
-            first = packed(rules._before, rules.plan.before, columns, early[: num[0]], size, numbered=numbered)
-            second = packed(rules._after, rules.plan.after, columns, late[: num[1]], size, numbered=numbered)
+            first = packed(rules._before.kernel, rules.plan.before, columns, early[: num[0]], size, numbered=numbered)
+            second = packed(rules._after.kernel, rules.plan.after, columns, late[: num[1]], size, numbered=numbered)
             runs[f"{name} {numbered}"] = lambda first=first, second=second: (first(), second())  # type: ignore[misc]
     best = interleaved(runs)
     bits, plain, texts = best["bits True"], best["plain True"], best["bits False"]

@@ -232,8 +232,10 @@ def new_texts() -> Iterator[str]:
 
 def loops(fused: FusedRules, columns: dict[str, Any], size: int, *, bits: bool) -> Callable[[], None]:
     """The machine code of both halves with its inputs packed."""
-    before = packed(fused._before, fused.plan.before, columns, BEFORE_TYPES[: 4 if bits else 2], size, numbered=True)
-    after = packed(fused._after, fused.plan.after, columns, AFTER_TYPES[: 5 if bits else 3], size, numbered=True)
+    before = packed(
+        fused._before.kernel, fused.plan.before, columns, BEFORE_TYPES[: 4 if bits else 2], size, numbered=True
+    )
+    after = packed(fused._after.kernel, fused.plan.after, columns, AFTER_TYPES[: 5 if bits else 3], size, numbered=True)
 
     def both() -> None:
         before()

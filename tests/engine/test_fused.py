@@ -20,7 +20,7 @@ from engine.request import parse
 from engine.rules import ColumnRules
 from engine.server import SHIPPED_STRATEGIES
 from engine.strategy import CompiledStrategy
-from features.expr import ROW_ERROR, Column
+from features.expr import ROW_ERROR, CodedTexts, Column
 from features.expr.fused_ops import compile_text as to_code
 from features.registry import Registry
 from tests.engine.random_strategies import NanFeatures, random_request, random_strategy
@@ -37,6 +37,7 @@ from tests.engine.support import (
 )
 from tests.engine.test_decide import check_against_twin
 from tests.engine.test_rules import check as check_decision
+from tests.features.expr.coded_texts import code
 
 
 def fuse(compiled: CompiledStrategy) -> FusedRules:
@@ -45,8 +46,18 @@ def fuse(compiled: CompiledStrategy) -> FusedRules:
 
 
 def check_forms(fused: FusedRules, columns: dict[str, Column], num_rows: int, killed: int, about: object) -> None:
-    """Both forms from the same columns, each with its own copy of the names."""
+    """Both forms from the same columns, each with its own copy of the names; and with texts as a dictionary and codes."""
     slow = ColumnRules(fused.compiled)
+    rng = random.Random(num_rows)
+    texts = {name for name, kind in fused.compiled.names.items() if kind.kind == "string" and not kind.is_list}
+    coded = {name: code(column, rng) if name in texts else column for name, column in columns.items()}
+    for form in (columns, coded):
+        check_same(fused, slow, form, num_rows, killed, about)
+
+
+def check_same(
+    fused: FusedRules, slow: ColumnRules, columns: dict[str, Column], num_rows: int, killed: int, about: object
+) -> None:
     own, other = dict(columns), dict(columns)
     wanted, found = slow.before(own, num_rows, killed), fused.before(other, num_rows, killed)
     assert_same_before(found, wanted, about)
@@ -180,6 +191,24 @@ def test_what_cannot_be_fitted_goes_through_numpy_and_is_counted(sink: FusedRule
     check_forms(sink, columns, 9, 0, "misfits")
     assert set(sink.misfits) == {"rank_no", "distance_m"}  # the first of each half
     sink.misfits.clear()
+
+
+def test_a_code_without_a_text_is_a_misfit(sink: FusedRules) -> None:
+    columns = random_columns(sink.compiled, random.Random(2), 9, edges=0.0)
+    columns["state"] = CodedTexts(np.full(9, 1), np.array(["idle"], np.object_), np.ones(9, dtype=np.bool_))
+    with pytest.raises(IndexError):  # of NumPy's form, which is asked next
+        sink.before(columns, 9, 0)
+    assert sink.misfits == {"state": 1}
+    sink.misfits.clear()
+
+
+def test_coded_texts_of_one_row_and_of_other_whole_numbers_are_fitted(sink: FusedRules) -> None:
+    columns = random_columns(sink.compiled, random.Random(4), 9, edges=0.0)
+    texts = np.array(["idle", "πέντε"], np.object_)
+    for codes in (np.array([1]), np.arange(9, dtype=np.int8) % 2, np.arange(18)[::2] % 2):
+        columns["state"] = CodedTexts(codes, texts, np.ones(len(codes), dtype=np.bool_))
+        check_same(sink, ColumnRules(sink.compiled), columns, 9, 0, codes)
+    assert sink.misfits == {}
 
 
 def test_more_than_63_rules_are_left_to_numpy(registry: Registry, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from engine.decide import decide
 from engine.request import Request, RequestError, parse
 from engine.request_arrow import request_from_arrow
 from engine.strategy import CompiledStrategy
-from features.expr import Type
+from features.expr import CodedTexts, Column, Type
 from features.records import encode
 from tests.engine.random_strategies import random_request, random_strategy
 from tests.engine.support import RandomFeatures, catalogue_registry, make_live
@@ -90,6 +90,19 @@ def test_dictionary_coded_texts_are_texts(compiled: CompiledStrategy, values: pa
         arrays = [*batch.columns[:at], coded, *batch.columns[at + 1 :]]
         batch = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
     assert_same(request_from_arrow(compiled, envelope, batch), parse(compiled, msgspec.json.encode(body)))
+
+
+def test_texts_of_a_dictionary_are_made_when_somebody_asks(compiled: CompiledStrategy) -> None:
+    body = random_request(random.Random(12), compiled, 30)
+    body["candidates"]["state"] = [random.Random(at).choice(["idle", "", "πέντε", "on_trip"]) for at in range(30)]
+    types = {"state": pa.dictionary(pa.int8(), pa.string())}
+    column = request_from_arrow(compiled, *split(compiled, body, types)).columns["state"]
+    assert isinstance(column, CodedTexts) and len(column) == 30
+    slot: Any = vars(Column)["values"]
+    with pytest.raises(AttributeError):
+        slot.__get__(column)
+    assert column.values.tolist() == column.tolist() == body["candidates"]["state"]
+    assert slot.__get__(column) is column.values
 
 
 def test_smaller_numbers_and_arrow_times_are_taken(compiled: CompiledStrategy) -> None:

@@ -170,7 +170,7 @@ def test_a_difference_is_found_by_part_row_and_batch(compiled: CompiledStrategy,
             found.score_K[np.flatnonzero(alive_K & found.known_K)[-1:]] += 1e-9
             return found
 
-    spoiled = Spoiled(compiled, plan_rules(compiled), fused._before._machine)
+    spoiled = Spoiled(compiled, plan_rules(compiled), fused._before.kernel._machine)
     problem = disagreement(slow, spoiled, batches, compiled.strategy.models)
     assert problem is not None and problem.startswith("score_K of row ")
     without_models = [Seen({n: c for n, c in b.columns.items() if n != "p_accept"}, 20, 0) for b in batches]

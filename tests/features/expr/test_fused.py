@@ -11,12 +11,23 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.errors import NonInteractiveExampleWarning
 
-from features.expr import ROW_ERROR, Column, Mistakes, Program, SourceText, compile_expr, parse_type
+from features.expr import (
+    ROW_ERROR,
+    CodedTexts,
+    Column,
+    Mistakes,
+    Program,
+    SourceText,
+    compile_expr,
+    evaluate,
+    parse_type,
+)
 from features.expr.fused import Read
 from features.expr.fused_machine import MisfitError, check_layout, layout_of
 from features.expr.ssa import CHECKED, TOTAL, Input
 from features.expr.text_bits import SLOTS, TextBits
 from tests.features.expr import typed_expressions as typed
+from tests.features.expr.coded_texts import WILD, code
 from tests.features.expr.fused_programs import FusedPrograms
 from tests.features.expr.test_columns import (
     ANY_EXPRESSION,
@@ -185,6 +196,14 @@ WRONG = {
 }
 
 
+def test_a_column_that_was_never_made_is_refused(plain: FusedPrograms) -> None:
+    empty = Column.__new__(Column)
+    for wrong in (empty, CodedTexts(np.zeros(4), np.array(["a"], np.object_), np.ones(4, dtype=np.bool_))):
+        given = [wrong if read.name == "y" else doubles([1.0] * 4) for read in plain.loop.reads]
+        with pytest.raises(MisfitError, match="y"):
+            plain.kernel.run(given, [texts(["a"] * 4)], [np.empty(4, bool) for _ in range(3)], 4)
+
+
 @pytest.mark.parametrize("how", WRONG)
 def test_a_column_that_is_not_as_declared_is_refused_by_name(plain: FusedPrograms, how: str) -> None:
     columns = {"x": doubles([1.0] * 4), "y": WRONG[how], "s": texts(["a"] * 4)}
@@ -204,7 +223,7 @@ def test_texts_that_are_no_column_of_texts_are_refused(plain: FusedPrograms) -> 
 
 
 def test_a_layout_names_every_column() -> None:
-    assert len(layout_of([Read("x", 0, "float64", False, False, False)] * 3)) == 3 + 3 * 5
+    assert len(layout_of([Read("x", 0, "float64", False, False, False)] * 3)) == 7 + 3 * 5
 
 
 def test_another_python_or_numpy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +261,90 @@ def test_more_texts_than_are_remembered_still_get_their_numbers(plain: FusedProg
     for _ in range(2):
         found = plain.run({"x": zeros, "y": zeros, "s": column}, len(column))[0]
         assert found.values.tolist() == [False] * (6 * SLOTS) + [True]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 9, 300])
+def test_coded_texts_are_what_plain_texts_are(plain: FusedPrograms, size: int) -> None:
+    rng = random.Random(size)
+    for _ in range(20):
+        rows = [rng.choice([None, "b", "πέντε", "a", "", random_text(rng)]) for _ in range(size)]
+        coded = code(texts(rows), rng)
+        for _ in range(2):  # the second time its numbers are known
+            zeros = doubles([0.0] * size)
+            found = plain.run({"x": zeros, "y": zeros, "s": coded}, size)[0]
+            assert found.values.tolist() == [text in ("b", "πέντε") for text in rows]
+        assert len(coded) == size and coded.tolist() == rows
+        assert [value for value, text in zip(coded.values.tolist(), rows, strict=True) if text is not None] == [
+            text for text in rows if text is not None
+        ]
+
+
+@pytest.mark.parametrize("wild", [*WILD, 2, 3])
+def test_a_code_that_the_dictionary_does_not_have_is_refused(plain: FusedPrograms, wild: int) -> None:
+    zeros, dictionary = doubles([0.0] * 4), np.array(["a", "b"], dtype=np.object_)
+    codes, valid = np.array([0, 1, wild, 1]), np.ones(4, dtype=np.bool_)
+    coded = CodedTexts(codes, dictionary, valid)
+    with pytest.raises(MisfitError) as caught:
+        plain.run({"x": zeros, "y": zeros, "s": coded}, 4)
+    assert caught.value.args[0] == "s" and coded.numbers is None
+    for read in (lambda: coded.values, coded.tolist):
+        with pytest.raises(IndexError):
+            read()
+    behind_null = CodedTexts(codes, dictionary, np.array([True, True, False, True]))
+    assert plain.run({"x": zeros, "y": zeros, "s": behind_null}, 4)[0].values.tolist() == [False, True, False, True]
+    assert behind_null.tolist() == ["a", "b", None, "b"]
+
+
+def test_coded_texts_of_another_length_are_refused(plain: FusedPrograms) -> None:
+    dictionary, zeros = np.array(["a"], dtype=np.object_), doubles([0.0] * 4)
+    for codes, valid in ((3, 4), (4, 3), (3, 3), (1, 1)):
+        coded = CodedTexts(np.zeros(codes), dictionary, np.ones(valid, dtype=np.bool_))
+        with pytest.raises(MisfitError, match="s"):
+            plain.run({"x": zeros, "y": zeros, "s": coded}, 4)
+
+
+def test_numbers_that_a_column_keeps_are_those_of_one_set_of_predicates(plain: FusedPrograms) -> None:
+    """Two loops that ask different things of the same columns, in turn."""
+    names = {"x": parse_type("double"), "s": parse_type("string?")}
+    inputs = {name: Input(name, kind.kind, kind.nullable) for name, kind in names.items()}
+    other = FusedPrograms([compile_expr(SourceText("x > 1.0 || (s ?? '') in ['a', '']"), names)], inputs)
+    rows = [None, "a", "b", "", "πέντε"]
+    zeros, plain_texts = doubles([0.0] * 5), texts(rows)
+    for column in (plain_texts, code(plain_texts, random.Random(1))):
+        for _ in range(2):
+            found = plain.run({"x": zeros, "y": zeros, "s": column}, 5)[0]
+            assert found.values.tolist() == [text in ("b", "πέντε") for text in rows]
+            assert column.numbers is not None and column.numbers[0] is plain.loop.texts[0].bits
+            found = other.run({"x": zeros, "s": column}, 5)[0]
+            assert found.values.tolist() == [text in (None, "a", "") for text in rows]
+
+
+def test_a_dictionary_of_more_texts_than_are_remembered(plain: FusedPrograms) -> None:
+    rows = [f"one of many {number}" for number in range(6 * SLOTS)] + ["b"]
+    zeros = doubles([0.0] * len(rows))
+    for seed in range(2):
+        coded = code(texts(rows), random.Random(seed))
+        found = plain.run({"x": zeros, "y": zeros, "s": coded}, len(rows))[0]
+        assert found.values.tolist() == [False] * (6 * SLOTS) + [True]
+
+
+def test_coded_texts_that_failed_are_row_errors_and_numpy_reads_them(plain: FusedPrograms) -> None:
+    names = {"s": parse_type("string?")}
+    program = compile_expr(SourceText("(s ?? 'b') + 'x'"), names)
+    rows, error = ["a", None, "πέντε", ""], np.array([False, False, True, False])
+    column = texts(rows)
+    column = Column(column.values, column.valid & ~error, error)
+    coded = code(column, random.Random(2))
+    assert (
+        evaluate(program, {"s": coded}).tolist() == evaluate(program, {"s": column}).tolist() == ["ax", "bx", None, "x"]
+    )
+    fused = FusedPrograms(
+        [compile_expr(SourceText("(s ?? '') == 'a'"), names)], {"s": Input("s", "string", True, fails=True)}
+    )
+    found, wanted = (fused.run({"s": one}, 4)[0] for one in (coded, column))
+    for part in ("values", "valid", "error"):
+        assert getattr(found, part).tolist() == getattr(wanted, part).tolist()
+    assert found.error is not None and found.error.tolist() == error.tolist()
 
 
 def test_a_name_has_room_for_a_limited_number_of_predicates() -> None:
