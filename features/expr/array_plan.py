@@ -21,7 +21,7 @@ from features.expr.array_steps import Masks, Run
 from features.expr.column_steps import Array
 from features.expr.columns import Column, evaluate
 from features.expr.program import Program, Step
-from features.expr.text_codes import TextCodes
+from features.expr.text_bits import TextBits
 from features.expr.types import Type
 
 _ALL: Final = np.ones(1, np.bool_)
@@ -36,7 +36,7 @@ class ArrayPlan:
         self._runs: list[Run] = []
         self._numbers: dict[Any, int] = {}
         self._named: dict[str, int] = {}  # names that stand for a slot
-        self._texts: dict[str, TextCodes] = {}
+        self._texts: dict[str, list[TextBits]] = {}
         self._constants: set[int] = set()
 
     def add(self, program: Program) -> int:
@@ -124,9 +124,21 @@ class ArrayPlan:
     def _predicate(self, step: Step, program: Program) -> int:
         part = _part(step, program)
         (name,) = part.names
-        texts = self._texts.setdefault(name, TextCodes(name))
-        source = self._put(("codes", name), lambda at: array_steps.codes(at, texts))
-        return self._put(("answer", str(step)), lambda at: array_steps.answer(at, source, texts.place_for(part)))
+        key = ("answer", str(step))
+        if key not in self._numbers:
+            source, place = self._place_of(name, part)
+            self._put(key, lambda at: array_steps.answer(at, source, place))
+        return self._numbers[key]
+
+    def _place_of(self, name: str, predicate: Program) -> tuple[int, int]:
+        """The slot of the bits of a text, and the first bit of a predicate of it. Bits that are full are followed by others."""
+        words = self._texts.setdefault(name, [TextBits(name)])
+        place = words[-1].place_for(predicate, flags=True)
+        if place is None:
+            words.append(TextBits(name))
+            place = words[-1].place_for(predicate, flags=True)
+        assert place is not None, "a predicate needs three bits"
+        return self._put(("bits", name, len(words)), lambda at: array_steps.bits(at, words[-1])), place
 
     def _is_of_text(self, step: Step, names: set[str]) -> bool:
         kinds = {s.type.kind for s in step.walk() if s.step == "name"}

@@ -17,7 +17,7 @@ import numpy as np
 from features.expr.column_steps import CHECKED, DTYPES, FILLERS, TOTAL, Array, Mask
 from features.expr.columns import Column, evaluate
 from features.expr.program import Program
-from features.expr.text_codes import TextCodes
+from features.expr.text_bits import TextBits
 
 Masks = tuple[Mask, Mask | None] | None
 Run = Callable[[list[Any], list[Any], dict[str, Column]], None]
@@ -199,29 +199,26 @@ def alone(at: int, program: Program) -> Run:
     return run
 
 
-def codes(at: int, texts: TextCodes) -> Run:
-    """The codes of a column of texts, and in the place of masks what each predicate says of a code."""
+def bits(at: int, texts: TextBits) -> Run:
+    """What all predicates of one name say of a column of texts; in the place of masks, the bits that every row has."""
 
     def run(V: list[Any], M: list[Any], columns: dict[str, Column]) -> None:
-        V[at], answers, whole = texts.look_up(columns[texts.name])
-        M[at] = (answers, whole)
+        V[at] = texts.column(columns[texts.name]).values
+        M[at] = int(np.bitwise_and.reduce(V[at]))  # of no rows: all bits
 
     return run
 
 
 def answer(at: int, source: int, place: int) -> Run:
-    """A predicate of one text, from the codes in `source`."""
+    """A predicate of one text: its bit in `source`, and its flags where a row is not known."""
+    value, known, failed = (np.int64(1 << place + flag) for flag in range(3))
 
     def run(V: list[Any], M: list[Any], columns: dict[str, Column]) -> None:
-        codes_N = V[source]
-        answers, whole = M[source]
-        said = answers[place]
-        V[at] = said.values[codes_N]
-        if not (whole and said.always_known):
-            valid = said.valid[codes_N]
-            if np.count_nonzero(valid) != len(valid):
-                error = said.error[codes_N]
-                M[at] = (valid, error if np.count_nonzero(error) else None)
+        bits_N = V[source]
+        V[at] = (bits_N & value) != 0
+        if not M[source] & known:
+            error = (bits_N & failed) != 0
+            M[at] = ((bits_N & known) != 0, error if np.count_nonzero(error) else None)
 
     return run
 

@@ -70,7 +70,10 @@ class TextBits:
             keys = [key if valid else None for key, valid in zip(keys, texts.valid.tolist(), strict=True)]
         if texts.error is not None and texts.error.any():
             keys = [ROW_ERROR if bad else key for key, bad in zip(keys, texts.error.tolist(), strict=True)]
-        values = np.fromiter(map(self.bits, keys), np.int64, len(keys))
+        try:  # texts that were all seen before, which is most batches: no call a text
+            values = np.fromiter(map(self._memo.__getitem__, keys), np.int64, len(keys))
+        except KeyError:
+            values = np.fromiter(map(self.bits, keys), np.int64, len(keys))
         return Column(values, np.ones(len(keys), dtype=np.bool_))
 
     def of_dictionary(self, texts: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from features.expr import ROW_ERROR, Column, SourceText, compile_expr, evaluate, parse_type
 from features.expr.array_plan import ArrayPlan, widened
-from features.expr.text_codes import TextCodes
 from tests.features.expr import typed_expressions as typed
 from tests.features.expr.test_columns import ANY_EXPRESSION, QUICK, compiled, wide_columns, wide_rows
 
@@ -45,11 +44,21 @@ def test_expressions_of_one_plan_equal_each_alone(texts: list[str], row_seed: in
 
 def test_more_texts_than_are_remembered() -> None:
     program = compile_expr(SourceText("s.endsWith('7') || int(s) > 100"), {"s": parse_type("string")})
-    codes = TextCodes("s")
-    place = codes.place_for(program)
+    plan = ArrayPlan()
+    slot = plan.add(program)
     for start in (0, 3000, 6000, 0):
         values = np.array([str(at) for at in range(start, start + 3000)], np.object_)
         column = Column(values, np.ones(3000, np.bool_))
-        codes_N, answers, whole = codes.look_up(column)
-        assert whole
-        assert np.array_equal(answers[place].values[codes_N], evaluate(program, {"s": column}).values)
+        V, M = plan.run({"s": column})
+        assert M[slot] is None and np.array_equal(V[slot], evaluate(program, {"s": column}).values)
+
+
+def test_more_predicates_of_a_text_than_a_word_has_bits_for() -> None:
+    texts = [f"s == '{at}'" for at in range(50)]
+    programs = [compile_expr(SourceText(text), {"s": parse_type("string")}) for text in texts]
+    plan = ArrayPlan()
+    slots = [plan.add(program) for program in programs]
+    column = Column(np.array([str(at) for at in range(60)], np.object_), np.ones(60, np.bool_))
+    V, _ = plan.run({"s": column})
+    for at, slot in enumerate(slots):
+        assert np.flatnonzero(V[slot]).tolist() == [at]
