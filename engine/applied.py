@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from engine.files import locked, note, read_notes, sync_folder
+from engine.files import locked, note, read_notes
 from engine.history import (
     HISTORY,
     RECORD,
@@ -37,6 +37,7 @@ from engine.history import (
 )
 from engine.outline import Outline, read_outline
 from features.expr import Mistakes
+from features.files import sync_folder
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -7,14 +7,12 @@ A layer gives its parameters to one experiment at a time. Experiments of one lay
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from features.expr import Facts, Mistake, Program, Type, mistake_at
-from features.expr.outcomes import is_structure
-from features.expr.program import Step
+from features.expr import Facts, Mistake, Type, mistake_at
 from features.expr.regions import find_example
+from features.expr.shown import shown
 
 if TYPE_CHECKING:
     from engine.strategy import CompiledArms
@@ -49,10 +47,10 @@ def _conflict(
         return _mistake(second, message, "use another layer, or give each a where that excludes the other's")
     search = find_example(wanted, types, facts)
     if search.example is not None:
-        request = ", ".join(f"{name}: {_shown(value)}" for name, value in search.example.items())
+        request = ", ".join(f"{name}: {shown(value, types.get(name))}" for name, value in search.example.items())
         message = f"experiments '{one.name}' and '{two.name}' both split {layer} for a request with {request}"
         return _mistake(second, message, "change one where so that it excludes the other's, or use another layer")
-    if search.exact or _exclude_whatever_terms_are(wanted, types):
+    if search.exact:
         return None
     message = f"it is not proved that experiments '{one.name}' and '{two.name}' of {layer} exclude each other"
     return _mistake(
@@ -60,54 +58,7 @@ def _conflict(
     )
 
 
-def _exclude_whatever_terms_are(wanted: Sequence[tuple[Program, bool | None]], types: Mapping[str, Type]) -> bool:
-    """Whether the conditions exclude each other even if every computed term could have any value, equal terms one value.
-
-    `zone % 10 < 5` and `zone % 10 >= 5` do: whatever `zone % 10` is, null and a row error included, they are not both true. A
-    row error counts as null here, which lets more conditions hold, never fewer, so what is excluded is excluded.
-    """
-    terms: dict[str, Type] = dict(types)
-    opaque = []
-    for program, value in wanted:
-        root = _opaque(program.root, terms)
-        names = frozenset(str(step.value) for step in root.walk() if step.step == "name")
-        opaque.append((replace(program, root=root, names=names), value))
-    search = find_example(opaque, terms, {})
-    return search.exact and search.example is None
-
-
-def _opaque(step: Step, terms: dict[str, Type]) -> Step:
-    """The condition with every computed term a name of its own, which is added to `terms`; equal terms are one name."""
-    if is_structure(step):
-        return replace(step, args=tuple(_opaque(arg, terms) for arg in step.args))
-    if step.step in ("name", "const"):
-        return step
-    if step.step in ("exists", "all"):
-        return _term(step, terms)
-    plain = all(arg.step in ("name", "const") or arg.type.is_list for arg in step.args)
-    return step if plain else replace(step, args=tuple(_named(arg, terms) for arg in step.args))
-
-
-def _named(arg: Step, terms: dict[str, Type]) -> Step:
-    return arg if arg.step in ("name", "const") or arg.type.is_list else _term(arg, terms)
-
-
-def _term(step: Step, terms: dict[str, Type]) -> Step:
-    name = f"({step})"
-    terms[name] = Type(step.type.kind, True)
-    return replace(step, step="name", args=(), value=name, type=terms[name])
-
-
 def _mistake(split: CompiledArms, message: str, hint: str) -> Mistake:
     source = split.experiment.where or split.experiment.source
     assert source is not None, "the loader sets it"
     return mistake_at(source, 0, len(source.text.rstrip()), "conflict", message, hint)
-
-
-def _shown(value: Any) -> str:
-    """A value as an expression writes it."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
-    return repr(value)

@@ -15,8 +15,7 @@ from typing import Any
 from engine.decide import SCORE_NOT_FINITE, UNKNOWN
 from engine.redecide import killed_bits
 from engine.row import Adjustment, Recorded, RowResult, recorded, recorded_row, run_row, table_row
-from engine.strategy import CompiledLet, CompiledStrategy, Rule
-from engine.table import CompiledTable
+from engine.strategy import CompiledStrategy, Rule
 from features.expr import ROW_ERROR, Program
 from features.records import Decision
 
@@ -216,7 +215,7 @@ def _names_read(
         features = [f"{role}.{name}" for role, served in decision.features.items() for name in served.names]
         params = [f"params.{name}" for name in decision.params]
         return [*decision.candidates, *params, *features, *decision.model_outputs]
-    wanted = _expanded(compiled, programs)[0]
+    wanted = _reached(compiled, programs)
     return [name for name in values if name in wanted]
 
 
@@ -236,9 +235,9 @@ def _programs(decision: Decision, compiled: CompiledStrategy, row: int) -> list[
 
 def _hits(compiled: CompiledStrategy, programs: list[Program], again: RowResult) -> Iterator[TableHit]:
     """What the tables among the reads answered for this candidate."""
-    wanted = _expanded(compiled, programs)[1]
+    wanted = _reached(compiled, programs)
     for name, table in compiled.strategy.tables.items():
-        if name in wanted:
+        if any(f"{name}.{output}" in wanted for output in table.outputs):
             found = table_row(table, again.values) or ()
             outputs = {output: again.values.get(f"{name}.{output}") for output in table.outputs}
             failed = any(value is ROW_ERROR for value in outputs.values())
@@ -251,24 +250,8 @@ def _hits(compiled: CompiledStrategy, programs: list[Program], again: RowResult)
             )
 
 
-def _expanded(compiled: CompiledStrategy, programs: Iterable[Program]) -> tuple[set[str], set[str]]:
-    """(names, tables) that programs read, a `let` or a table's output replaced by what it reads itself."""
-    steps = (*compiled.steps_before, *compiled.steps_after)
-    lets = {step.name: step.program for step in steps if isinstance(step, CompiledLet)}
-    tables = {name: step.table for step in steps if isinstance(step, CompiledTable) for name in step.makes}
-    found: set[str] = set()
-    hit: set[str] = set()
-    left = [name for program in programs for name in program.names]
-    while left:
-        name = left.pop()
-        if name in lets:
-            left += lets[name].names
-        elif name in tables:
-            hit.add(tables[name].name)
-            left += tables[name].inputs
-        else:
-            found.add(name)
-    return found, hit
+def _reached(compiled: CompiledStrategy, programs: Iterable[Program]) -> set[str]:
+    return compiled.reached(name for program in programs for name in program.names)
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Files that other processes read while they are written: whole or not at all, one writer at a time."""
+"""A folder with one writer at a time, and the log of what was done to it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,6 @@ def locked(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def write_whole(path: Path, raw: bytes) -> None:
-    """Replace a file by one rename, on disk before it is visible. Needs the folder's lock: one temporary name."""
-    aside = path.with_name(f".{path.name}.new")
-    with aside.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive the machine."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def note(folder: Path, record: Mapping[str, Any]) -> None:

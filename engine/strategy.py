@@ -7,7 +7,7 @@ against the applied features, and what `engine/decide.py` runs. A request's or c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -309,3 +309,15 @@ class CompiledStrategy:
     @property
     def name(self) -> str:
         return self.strategy.name
+
+    def reached(self, names: Iterable[str]) -> set[str]:
+        """These names and all that stands behind them: what lets and tables among them read, and so on."""
+        reads = {made: step.reads for step in (*self.steps_before, *self.steps_after) for made in step.makes}
+        found: set[str] = set()
+        left = list(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += reads.get(name, ())
+        return found

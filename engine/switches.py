@@ -22,8 +22,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from engine.files import locked, note, write_whole
+from engine.files import locked, note
 from features.expr import did_you_mean
+from features.files import write_whole
 
 if TYPE_CHECKING:
     from engine.strategy import CompiledStrategy, Rule

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from features.files import write_whole
 from features.records import Sample
 
 FORMAT: Final = 1
@@ -57,8 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def write_block(folder: Path, manifest: Manifest, data: bytes) -> None:
     """Data first, then the manifest that names it: each appears whole or not at all."""
     folder.mkdir(exist_ok=True)
-    _replace(folder / manifest.file, data)
-    _replace(folder / f"block-{manifest.base:012d}.json", msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    write_whole(folder / manifest.file, data)
+    write_whole(folder / f"block-{manifest.base:012d}.json", msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     for old in folder.glob(f"block-{manifest.base:012d}-*.parquet"):
         if old.name != manifest.file:
             old.unlink()
@@ -116,20 +116,6 @@ def parquet_of(partition: int, rows: Sequence[tuple[int, Sample]]) -> bytes:
         table, sink, compression="zstd", use_dictionary=names, write_statistics=names, row_group_size=1 << 20
     )
     return sink.getvalue()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".tmp-{path.name}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def all_manifests(log_dir: Path) -> list[Manifest]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.analysis.show import shown
 from engine.analysis.world import World
 from engine.strategy import Role
 from features.expr import Program, Type
+from features.expr.shown import shown
 
 
 @dataclass(frozen=True, kw_only=True)

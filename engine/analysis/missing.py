@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from engine.analysis.absences import absences
 from engine.analysis.inline import with_values
-from engine.analysis.show import shown
 from engine.analysis.usage import names_in_use
 from engine.analysis.world import World
 from engine.strategy import CompiledLet, CompiledRule, CompiledStrategy, Table
@@ -31,6 +30,7 @@ from features.expr.pieces import as_program
 from features.expr.program import Step
 from features.expr.range_rules import NOTHING, either
 from features.expr.ranges import Range, name_ranges, of_value, range_within
+from features.expr.shown import shown
 
 # What may happen, as codes for programs.
 DROPS: Final = "drops"  # the rule fires and drops
@@ -223,7 +223,7 @@ class _Reader:
                 found = self.anything(kind)
             else:
                 answers = [row.outputs[at] for row in rows] + ([gap_of(table)[at]] if may_gap else [])
-                found = self.hull(answers, kind)
+                found = self.hull(answers)
             fails = failing or (table.hit == "unique" and len(rows) > 1)
             out[name] = replace(found, may_error=found.may_error or fails)
         return out
@@ -241,7 +241,7 @@ class _Reader:
         step = Step("name", kind.optional(), (), 0, 0, "anything")
         return replace(range_within(step, {}), may_error=True)
 
-    def hull(self, answers: Sequence[Any], kind: Type) -> Range:
+    def hull(self, answers: Sequence[Any]) -> Range:
         out = NOTHING
         for answer in answers:
             if answer is ROW_ERROR:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engine.rules import After, Before, ColumnRules
-from engine.strategy import CompiledLet, Role, Table
+from engine.strategy import CompiledLet, Table
 from features.expr import Column, Facts, Program, Type, evaluate
 from features.expr.column_steps import DTYPES, FILLERS
 from features.expr.keys import NUMBERS, key_of, key_range, value_of
@@ -211,7 +211,3 @@ def _table_edges(table: Table) -> dict[str, list[Any]]:
         for name, cell in zip(table.inputs, row.cells, strict=True):
             out[name] += [value for value in (*cell.values, cell.low, cell.high) if value is not None]
     return {name: list(dict.fromkeys(values)) for name, values in out.items()}
-
-
-def role_names(role: Role) -> list[str]:
-    return [f"{role.name}.{spec.name}" for spec in role.view.features]

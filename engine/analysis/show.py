@@ -7,22 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from features.expr import Mistake, SourceText, Type, mistake_at
-from features.expr.times import format_duration, format_timestamp
+from features.expr.shown import shown
 
 MAX_VALUES: Final = 8
-
-
-def shown(value: Any, kind: Type | None = None) -> str:
-    """A value as an expression writes it."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    if isinstance(value, list):
-        return f"[{', '.join(shown(item) for item in value)}]"
-    if kind is not None and kind.kind == "timestamp":
-        return f"timestamp('{format_timestamp(value)}')"
-    if kind is not None and kind.kind == "duration":
-        return f"duration('{format_duration(value)}')"
-    return repr(value)
 
 
 def example(values: Mapping[str, Any], names: Iterable[str], types: Mapping[str, Type]) -> str:

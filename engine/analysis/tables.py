@@ -13,13 +13,14 @@ from itertools import islice
 from typing import Any, Final
 
 from engine.analysis.boxes import Axis, Boxes, Point, Steps, TooLong, cut, ones
-from engine.analysis.show import example, found, shown
+from engine.analysis.show import example, found
 from engine.analysis.world import World
 from engine.strategy import CompiledLet, Table, TableRow
 from engine.table import collected, gap_of, match_rows
 from features.expr import ROW_ERROR, Mistake, Program, SourceText, Type, interpret_marked
 from features.expr.pieces import as_program
 from features.expr.program import Step
+from features.expr.shown import shown
 from features.expr.types import BOOL
 
 MAX_GAPS: Final = 24  # of one table that are looked at

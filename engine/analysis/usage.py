@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from engine.analysis.places import Places
 from engine.analysis.show import found
 from engine.analysis.world import World
-from engine.strategy import CompiledLet
 from features.expr import Mistake, SourceText
 
 
@@ -45,31 +44,14 @@ def check_usage(world: World) -> Iterator[Mistake]:
 
 def names_in_use(world: World) -> set[str]:
     """The names that reach a rule, the score, an output or an experiment's target, lets and tables between included."""
-    compiled, lets = world.compiled, world.samples.let_programs
+    compiled = world.compiled
     programs = [compiled.score, *(output.program for output in compiled.outputs)]
     for rule in (*compiled.drops, *compiled.adjusts):
         programs += [p for p in (rule.condition, rule.set, rule.add, rule.multiply) if p is not None]
     programs += [split.where for split in compiled.arms if split.where is not None]
-    todo = [name for program in programs for name in program.names]
-    tables = {
-        f"{step.name}.{out}": step.table
-        for step in (*compiled.steps_before, *compiled.steps_after)
-        if not isinstance(step, CompiledLet)
-        for out in step.table.outputs
-    }
-    read: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name in read:
-            continue
-        read.add(name)
-        if name in lets:
-            todo += lets[name].names
-        elif name in tables:
-            todo += tables[name].inputs
-        elif name in compiled.on_late:
-            todo += compiled.on_late[name].names
-    return read
+    read = compiled.reached(name for program in programs for name in program.names)
+    late = [program for model, program in compiled.on_late.items() if model in read]
+    return read | compiled.reached(name for program in late for name in program.names)
 
 
 def _unused(source: SourceText, message: str) -> Mistake:

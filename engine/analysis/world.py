@@ -14,7 +14,7 @@ from typing import Any, Final
 from engine.analysis.inline import Inliner, known_false, with_values
 from engine.analysis.samples import Samples
 from engine.row import RowResult, run_row
-from engine.strategy import CompiledRule, CompiledStrategy, Table
+from engine.strategy import CompiledRule, CompiledStrategy
 from features.expr import Program, Type, interpret_marked
 from features.expr.pieces import as_program
 from features.expr.ranges import find_range
@@ -124,23 +124,8 @@ class World:
         return run_row(self.compiled, row)
 
     def base_names(self, programs: Iterable[Program | None]) -> list[str]:
-        """The given names that programs read, lets written out and tables looked through, in a steady order."""
-        names: set[str] = set()
-        todo = [name for program in programs if program is not None for name in program.names]
-        seen: set[str] = set()
-        tables = {name: table for table in self.compiled.strategy.tables.values() for name in _outputs(table)}
-        lets = self.samples.let_programs
-        while todo:
-            name = todo.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in tables:
-                todo += tables[name].inputs
-            elif name in lets:
-                todo += lets[name].names
-            else:
-                names.add(name)
+        """The given names that programs read, also through lets and tables, in a steady order."""
+        names = self.compiled.reached(name for program in programs if program is not None for name in program.names)
         return sorted(names & set(self.given), key=list(self.given).index)
 
 
@@ -148,10 +133,6 @@ def holds(program: Program, values: Mapping[str, Any]) -> bool | None:
     """What a condition is for a row; None for null and for a row error."""
     value, failed = interpret_marked(program, values)
     return None if failed or value is None else bool(value)
-
-
-def _outputs(table: Table) -> list[str]:
-    return [f"{table.name}.{name}" for name in table.outputs]
 
 
 def _meeting(wanted: list[tuple[Program, bool | None]], near: Program) -> list[tuple[Program, bool | None]]:

@@ -7,8 +7,7 @@ strategies/surge.yaml:14:11: unknown name 'trip_cnt_5m'
  did you mean 'trip_count_5m'?
 ```
 
-All mistakes of a run travel together in one `Mistakes`. YAML loaders use the same two classes. `causes.py` has the codes,
-`diagnostics.py` the form that editors read.
+All mistakes of a run travel together in one `Mistakes`. YAML loaders use the same two classes. `causes.py` has the codes.
 """
 
 from __future__ import annotations

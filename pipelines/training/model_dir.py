@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model import FORMAT, GOLDEN, GRAPH, MANIFEST, PROGRAM, model_hash
+from features.files import sync_folder
 
 GOLDEN_ATOL: Final = 1e-5
 ABANDONED_S: Final = 3600
@@ -102,7 +103,7 @@ class StagedModel:
                 if target.exists():
                     continue
                 raise PublishError(f"{target}: {error.strerror}") from error
-            sync_dir(self._versions)
+            sync_folder(self._versions)
             self.path = target
             return version
         raise PublishError(
@@ -183,15 +184,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_dir(path.parent)
-
-
-def sync_dir(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(path.parent)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.model import CHAMPION_FILE, champion_version
-from pipelines.training.model_dir import PublishError, read_manifest, sync_dir, versions_of, write_atomic
+from features.files import sync_folder
+from pipelines.training.model_dir import PublishError, read_manifest, versions_of, write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,7 @@ def _move(model_dir: Path, move: Move) -> None:
         file.write((json.dumps(line) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())
-    sync_dir(model_dir)
+    sync_folder(model_dir)
     write_atomic(model_dir / CHAMPION_FILE, f"{move.to_version}\n".encode())
 
 

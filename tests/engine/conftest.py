@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
+from engine.decide import LiveStrategy
 from features.loader import SHIPPED
 from features.registry import apply_catalogue
 from tests.engine.running import Engine, fill
+from tests.engine.support import KITCHEN_SINK, catalogue_registry, compile_text, make_live, sink_models
+
+
+@pytest.fixture(scope="module")
+def sink(tmp_path_factory: pytest.TempPathFactory) -> LiveStrategy:
+    """The strategy with everything in it, and both of its models."""
+    folder = tmp_path_factory.mktemp("sink")
+    registry = catalogue_registry()
+    return make_live(compile_text(KITCHEN_SINK, folder, registry), registry, sink_models(folder / "models"))
 
 
 @pytest.fixture(scope="session")

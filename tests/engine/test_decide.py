@@ -21,23 +21,13 @@ from features.rows import Status, from_served
 from tests.engine.naive_decide import naive_decide
 from tests.engine.support import (
     AS_OF_MS,
-    KITCHEN_SINK,
     RandomFeatures,
     catalogue_registry,
     compile_text,
     make_live,
     random_body,
     shipped_registry,
-    sink_models,
 )
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> LiveStrategy:
-    """The strategy with everything in it, and both of its models."""
-    folder = tmp_path_factory.mktemp("sink")
-    registry = catalogue_registry()
-    return make_live(compile_text(KITCHEN_SINK, folder, registry), registry, sink_models(folder / "models"))
 
 
 def request_of(live: LiveStrategy, body: dict[str, Any]) -> Request:

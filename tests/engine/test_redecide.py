@@ -21,15 +21,7 @@ from tests.engine.support import (
     compile_text,
     make_live,
     random_body,
-    sink_models,
 )
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> LiveStrategy:
-    folder = tmp_path_factory.mktemp("redecide")
-    registry = catalogue_registry()
-    return make_live(compile_text(KITCHEN_SINK, folder, registry), registry, sink_models(folder / "models"))
 
 
 def recorded(live: LiveStrategy, seed: int, *, killed: int = 0, num_candidates: int | None = None) -> Decision:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient, EngineError
-from engine.files import read_notes, write_whole
+from engine.files import read_notes
 from engine.reload import Library, LibraryConfig
 from engine.strategy import CompiledStrategy
 from engine.switch_watch import SwitchWatch
@@ -30,6 +30,7 @@ from engine.switches import (
     read_switches,
     revive,
 )
+from features.files import write_whole
 from features.registry import Registry
 from tests.engine.running import Engine
 from tests.engine.support import AS_OF_MS, catalogue_registry, compile_text
