@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from features.expr import CodedTexts, Column, evaluate
 from features.expr.fused import Read, TextRead
 from features.expr.fused_machine import Kernel, Machine, MisfitError
 
-_BEFORE: Final = tuple(map(np.dtype, ("bool", "int16", "int64", "int64")))
-_AFTER: Final = tuple(map(np.dtype, ("float64", "bool", "int16", "int64", "int64")))
-
+_BOOL, _SHORT, _INT, _DOUBLE = map(np.dtype, ("bool", "int16", "int64", "float64"))
 
 _Pick = Callable[[Mapping[str, Column]], Sequence[Column]]
 
@@ -57,32 +55,25 @@ class FusedRules:
         self._before = _Half(plan.before, Kernel(machine, BEFORE, plan.before.reads, plan.before.texts))
         self._after = _Half(plan.after, Kernel(machine, AFTER, plan.after.reads, plan.after.texts))
         self._columns = ColumnRules(compiled)
-        in_loop = [np.dtype(part) for dtype in plan.in_loop.values() for part in (dtype, "bool", "bool")]
-        self._after_dtypes = (*_AFTER, *in_loop)
+        self._named_dtypes = [np.dtype(part) for dtype in plan.in_loop.values() for part in (dtype, "bool", "bool")]
 
     def before(self, columns: dict[str, Column], num_candidates: int, killed: int) -> Before:
         """Adds to `columns` what models and `after` read as columns; other lets and tables stay inside the loop."""
-        outputs = [np.empty(num_candidates, dtype) for dtype in _BEFORE]
-        if not self._run(self._before, columns, outputs, num_candidates, killed):
-            return self._columns.before(columns, num_candidates, killed)
-        alive_K, dropped_by_K, fired_K, unknown_K = outputs
-        return Before(alive_K=alive_K, dropped_by_K=dropped_by_K, fired_K=fired_K, unknown_K=unknown_K)
+        num, empty = num_candidates, np.empty
+        outputs = [empty(num, _BOOL), empty(num, _SHORT), empty(num, _INT), empty(num, _INT)]
+        if not self._run(self._before, columns, outputs, num, killed):
+            return self._columns.before(columns, num, killed)
+        return Before(*outputs)
 
     def after(self, columns: dict[str, Column], alive_K: np.ndarray, killed: int) -> After:
-        num_rows = len(alive_K)
-        outputs = [np.empty(num_rows, dtype) for dtype in self._after_dtypes]
-        if not self._run(self._after, columns, outputs, num_rows, killed):
+        num, empty = len(alive_K), np.empty
+        outputs = [empty(num, _DOUBLE), empty(num, _BOOL), empty(num, _SHORT), empty(num, _INT), empty(num, _INT)]
+        puts = [empty(num, dtype) for dtype in self._named_dtypes]
+        if not self._run(self._after, columns, outputs + puts, num, killed):
             return self._slow_after(columns, alive_K, killed)
-        score_K, known_K, failed_by_K, fired_K, unknown_K = outputs[:5]
-        outputs_by_name = self._named(columns, outputs[5:], num_rows) if self.compiled.outputs else {}
-        return After(
-            score_K=score_K,
-            known_K=known_K,
-            failed_by_K=failed_by_K,
-            fired_K=fired_K,
-            unknown_K=unknown_K,
-            outputs=outputs_by_name,
-        )
+        score_K, known_K, failed_by_K, fired_K, unknown_K = outputs
+        named = self._named(columns, puts, num) if self.compiled.outputs else {}
+        return After(score_K, known_K, failed_by_K, fired_K, unknown_K, named)
 
     def _named(self, columns: dict[str, Column], puts: list[np.ndarray], num_rows: int) -> dict[str, Column]:
         """The named outputs, in their order: three arrays each of those in the loop, the others by NumPy."""

@@ -27,7 +27,7 @@ from features.expr.array_steps import Masks
 KEPT = -1  # of `Before.dropped_by_K` and `After.failed_by_K`: no rule did
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # not frozen, which costs half a microsecond
+@dataclass(slots=True, eq=False)  # not frozen, which costs half a microsecond
 class Before:
     """After the drop rules. Shapes: all (K,).
 
@@ -41,7 +41,7 @@ class Before:
     unknown_K: np.ndarray
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class After:
     """After score and adjustments. Shapes: all (K,); rows that were dropped before mean nothing.
 

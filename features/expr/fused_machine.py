@@ -18,11 +18,31 @@ from features.expr.fused_ops import host_machine
 from features.expr.text_bits import TextBits
 
 _OBJECT_CODE: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what ELF and Mach-O files begin with
+_INT64: Final = np.dtype(np.int64)  # which NumPy takes at once, where it has to look for one of `np.int64`
 _FIRST_ROWS: Final = 4096  # there is room for
 
 
+class _Method(ctypes.Structure):
+    """What CPython calls PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_FASTCALL: Final = 0x80
+_new_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+
+
 class Machine:
-    """The functions of one compiled text, by name. It must outlive every call."""
+    """The functions of one compiled text, by name: built-in functions to Python, of a list, a list and a number. It must
+    outlive every call. The interpreter stays locked while one runs: the code reads Python's objects.
+    """
 
     def __init__(self, objects: Mapping[str, bytes]) -> None:
         """Raises: ValueError for what is not object code of this machine. It must be whole: LLVM does not check it."""
@@ -33,17 +53,19 @@ class Machine:
             raise ValueError("not object code")  # of which LLVM would say no more: it ends the process
         # The engine owns its description of the machine, and frees it.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), host_machine())
+        for name in ("PyLong_AsLongLong", "PyLong_FromLongLong"):  # what the code calls
+            llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
         for code in objects.values():
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-        # Arguments cost some 50 ns each. The interpreter stays locked: the code reads Python's objects.
-        made = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object, ctypes.c_int64)
+        self._methods: list[_Method] = []  # the functions point to them
         self.functions: dict[str, Any] = {}
         for name in objects:
             address = self._engine.get_function_address(name)
             if not address:
                 raise ValueError(f"the code has no function {name}")
-            self.functions[name] = made(address)
+            self._methods.append(_Method(name.encode(), address, _METH_FASTCALL, None))
+            self.functions[name] = _new_function(ctypes.addressof(self._methods[-1]), None, None)
 
 
 def check_layout() -> None:
@@ -63,6 +85,7 @@ class Kernel:
         self._call = machine.functions[name]
         self._layout = layout_of(reads)
         self.reads, self.texts = tuple(reads), tuple(texts)
+        self._bits = tuple(text.bits for text in texts)
         self._none_failed = np.zeros(_FIRST_ROWS, dtype=np.bool_)
 
     def run(
@@ -83,42 +106,45 @@ class Kernel:
         if num_rows > len(self._none_failed):
             self._none_failed = np.zeros(2 * num_rows, dtype=np.bool_)
         inputs: list[Any] = [self._none_failed, *columns]
-        for text, read in zip(texts, self.texts, strict=True):
-            inputs += text_inputs(text, read.bits)
+        new = []
+        for at, bits in enumerate(self._bits):  # zip would take longer than all the rest
+            items = text_inputs(texts[at], bits)
+            if items[3] is not None:  # the table
+                new.append((texts[at], bits, len(inputs), items))
+            inputs += items
         inputs.append(self._layout)
         found = self._call(inputs, outputs, killed)
         if found < 0:  # texts that were not seen before
-            self._fill(inputs)
+            for _, bits, at, items in new:
+                fill(bits, items)
+                inputs[at : at + 4] = None, None, None, None
             found = self._call(inputs, outputs, killed)
         if found:
             raise MisfitError((*self.reads, *self.texts)[found - 1].name)
-        at = 1 + len(columns) + 4
-        for text, read in zip(texts, self.texts, strict=True):
-            if inputs[at - 1] is not None:  # the table it took: they are new
-                text.numbers = read.bits, inputs[at]
-            at += 5
-
-    def _fill(self, inputs: list[Any]) -> None:
-        """The numbers of unseen texts, in place; they are all there then."""
-        at = 1 + len(self.reads)
-        for read in self.texts:
-            if inputs[at] is not None:
-                read.bits.fill(inputs[at], inputs[at + 4])
-                inputs[at] = None
-            at += 5
+        for text, bits, _, items in new:
+            text.numbers = bits, items[4]
 
 
-def text_inputs(text: Column, bits: TextBits) -> tuple[Any, Any, Any, Any, Any]:
+_TextInputs = tuple[Any, Any, Any, Any, Any]
+
+
+def text_inputs(text: Column, bits: TextBits) -> _TextInputs:
     """The five items that the code takes of a column of texts: texts, codes, valid, the table, and the numbers."""
     known = text.numbers
     if known is not None and known[0] is bits:
         return None, None, None, None, known[1]
     if text.error is not None and text.error.any():
         return None, None, None, None, bits.column(text).values
-    numbers = np.empty(len(text), dtype=np.int64)
-    if isinstance(text, CodedTexts):
+    numbers = np.empty(len(text.valid), _INT64)
+    if type(text) is CodedTexts:
         return None, text.codes, text.valid, bits.of_dictionary(text.texts), numbers
     return text.values, None, text.valid, bits.table, numbers
+
+
+def fill(bits: TextBits, items: _TextInputs) -> None:
+    """The numbers of unseen texts, in place."""
+    if items[0] is not None:
+        bits.fill(items[0], items[4])
 
 
 def slots_of_column() -> list[int]:

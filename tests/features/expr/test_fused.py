@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from features.expr import (
     parse_type,
 )
 from features.expr.fused import Read
-from features.expr.fused_machine import MisfitError, check_layout, layout_of
+from features.expr.fused_machine import Kernel, Machine, MisfitError, check_layout, layout_of
+from features.expr.fused_ops import compile_text
 from features.expr.ssa import CHECKED, TOTAL, Input
 from features.expr.text_bits import SLOTS, TextBits
 from tests.features.expr import typed_expressions as typed
@@ -231,6 +233,34 @@ def test_another_python_or_numpy_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(np, "__version__", "3.0.0")
     with pytest.raises(ValueError, match=r"NumPy 3\.0\.0"):
         check_layout()
+
+
+def test_a_call_takes_every_set_of_killed_rules() -> None:
+    text = (
+        "def bits(inputs, outputs, killed):\n"
+        "    out0 = data_of(item_of(outputs, 0))\n"
+        "    put_int(out0, 0, killed, 0)\n"
+        "    return killed >> 62\n"
+    )
+    reads = [Read("x", 0, "int64", False, False, False)]
+    kernel, out = Kernel(Machine(compile_text(text, ["bits"])), "bits", reads), np.zeros(1, np.int64)
+    for killed in (0, 1, 2**30, 2**60 + 5, 2**62 - 1):
+        kernel.run([], [], [out], 1, killed)
+        assert out[0] == killed
+    with pytest.raises(MisfitError, match="x"):  # what the code returns
+        kernel.run([], [], [out], 1, 2**62)
+
+
+def test_threads_share_a_loop(plain: FusedPrograms) -> None:
+    """Every one brings texts that none has seen."""
+
+    def ask(number: int) -> list[bool]:
+        zeros, rows = doubles([0.0] * 50), [f"{number} {row}" for row in range(48)] + ["b", "πέντε"]
+        found = [plain.run({"x": zeros, "y": zeros, "s": texts(rows)}, 50)[0].values.tolist() for _ in range(20)]
+        return found[0] if all(one == found[0] for one in found) else []
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(found == [False] * 48 + [True] * 2 for found in threads.map(ask, range(40)))
 
 
 # Texts ---------------------------------------------------------------------------------------------------------------
