@@ -1,195 +1,38 @@
-"""Tiles and last values in Redis: guarded writes, one-round-trip reads, and what has been applied.
+"""Reads of tiles and last values from Redis, in one round trip, and what the groups report of themselves.
 
-The one file of this room, beside features/feast_store.py, that talks to Redis. Bytes are made and read in
-features/packing.py, the server-side guards are features/lua/*.lua, what is read and how it is merged is in
-features/read_plan.py. Scripts, not functions, so that Redis 6.2 serves.
+Writes are in features/redis_writes.py, the connection and the registry's document in features/redis_client.py: these
+three, beside features/feast_store.py, are the files that talk to Redis. What is read and how it is merged is in
+features/read_plan.py.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
-from urllib.parse import urlsplit
-
-import numpy as np
-import redis
-from numpy.typing import NDArray
+from collections.abc import Iterable, Mapping, Sequence
 
 from features import freshness
-from features.coalesce import coalesce_last, coalesce_tiles
-from features.lua import script
-from features.packing import CELL_BYTES, GroupKeys, KeyEncoder, pack_tiles, record_cells
+from features.packing import GroupKeys
 from features.read_plan import ReadPlan, compile_read_plan
+from features.redis_client import address_of, connect, read_document, read_history, store_errors, swap_document
+from features.redis_writes import TileWriter, expiry_ms
 from features.rows import FeatureBatch
-from features.spec import PROJECT, Entity, Group, LastGroup, TileGroup
-from features.store import APPLIED, GroupStats, StoreError
-from features.window import DAY_MS
+from features.spec import PROJECT, Group
+from features.store import GroupStats
 
-__all__ = ["FeatureReader", "ReadPlan", "TileWriter", "compile_read_plan", "group_stats"]
-
-KEYS_PER_CALL: Final = 32  # one script call serves this many keys: tests/bench/bench_tiles.py
-CALLS_PER_PIPELINE: Final = 64
-COUNTED_SPAN_MS: Final = 2 * DAY_MS  # event time for which a tile that left its span is still known to `used`
-EVICTION_SLACK: Final = 16  # expired records that wait for each other, so that moving them is rare
-OFFSETS_PER_BLOCK: Final = 1 << 20
-
-
-def expiry_ms(group: Group) -> int:
-    """Wall-clock expiry of a key that is no longer written. It collects garbage only: never under two days, so that
-    a replay of old data, at whatever speed, finds what the first run wrote."""
-    retained_ms = group.retain_tiles * group.hop_ms if isinstance(group, TileGroup) else 28 * DAY_MS
-    return max(2 * DAY_MS, 2 * retained_ms)
-
-
-class TileWriter:
-    """Writes batches of tiles and last values, each guarded on the server. One per thread: it owns one connection."""
-
-    def __init__(self, redis_url: str, project: str = PROJECT, *, timeout_s: float = 5.0) -> None:
-        self._address = address_of(redis_url)
-        self._project = project
-        with store_errors(self._address):  # a single connection is opened at once
-            self._client = connect(redis_url, timeout_s, single_connection=True)
-        self._encoders: dict[Entity, KeyEncoder] = {}
-        self._shas: dict[str, bytes] = {}
-
-    def write_tiles(
-        self,
-        group: TileGroup,
-        generation: int,
-        keys: Sequence[str | int],
-        tiles: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        partials: Sequence[NDArray[Any]],
-        *,
-        applied_through_ms: int,
-        appended_ms: NDArray[np.int64] | None = None,
-        now_ms: int | None = None,
-    ) -> NDArray[np.uint8]:
-        """Write N rows of (key, tile) and return what became of each: 1 applied, 0 ignored (older sequence), 2 counted
-        in `used` but below the span that is kept.
-
-        Shapes: keys N, no nulls; tiles, counts (N,) int64; partials len(group.partials) arrays of (N,), nulls as NaN or
-        None; appended_ms (N,) Kafka append wall time. applied_through_ms is the batch's highest ingest time.
-        Raises: StoreError naming the address when Redis cannot be reached: write the same batch again, it is idempotent.
-        """
-        names = GroupKeys(self._project, group.name, generation)
-        batch = coalesce_tiles(keys, pack_tiles(group, np.asarray(tiles), np.asarray(counts), partials))
-        encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
-        head = [
-            record_cells(group) * CELL_BYTES,
-            group.retain_tiles,
-            expiry_ms(group),
-            max(COUNTED_SPAN_MS // group.hop_ms, 1) + group.retain_tiles,
-            EVICTION_SLACK,
-        ]
-        calls = [
-            (
-                [names.used, names.forgotten, *encoded[first : first + KEYS_PER_CALL]],
-                [*head, *batch.records[first : first + KEYS_PER_CALL]],
-            )
-            for first in range(0, len(encoded), KEYS_PER_CALL)
-        ]
-        replies = b"".join(self._call("write_tiles", calls))
-        status = np.zeros(len(keys), dtype=np.uint8)
-        status[batch.rows] = np.frombuffer(replies, dtype=np.uint8) - ord("0")
-        self._mark(names, applied_through_ms, status != 0, appended_ms, now_ms, None, expiry_ms(group))
-        return status
-
-    def write_last(
-        self,
-        group: LastGroup,
-        generation: int,
-        keys: Sequence[str | int],
-        event_time_ms: NDArray[np.int64],
-        event_ids: Sequence[str],
-        values: Mapping[str, Sequence[Any]],
-        *,
-        applied_through_ms: int,
-        positions: tuple[Sequence[int], Sequence[int]] | None = None,
-        appended_ms: NDArray[np.int64] | None = None,
-        now_ms: int | None = None,
-    ) -> NDArray[np.uint8]:
-        """Write N events' last values, merged per field by (event_time_ms, event_id); 1 where one field or more won.
-
-        `values[field.name]` has N items, None where the field's `where` is not true or its `of` is null.
-        `positions` = (Kafka partition (N,), offset (N,)): with it every record is counted in `used` exactly once,
-        whatever is sent again; without it `used` does not move, because a maximum cannot tell how many it has seen.
-        Raises: StoreError as `write_tiles`.
-        """
-        names = GroupKeys(self._project, group.name, generation)
-        batch = coalesce_last(group, keys, event_time_ms, event_ids, values)
-        encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
-        calls = [
-            (
-                encoded[first : first + KEYS_PER_CALL],
-                [len(group.fields), expiry_ms(group), *batch.cells[first : first + KEYS_PER_CALL]],
-            )
-            for first in range(0, len(encoded), KEYS_PER_CALL)
-        ]
-        won = np.frombuffer(b"".join(self._call("write_last", calls)), dtype=np.uint8) == ord("1")
-        status = np.zeros(len(keys), dtype=np.uint8)
-        status[batch.rows[won]] = APPLIED
-        self._mark(names, applied_through_ms, status == APPLIED, appended_ms, now_ms, positions, expiry_ms(group))
-        return status
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _encoder(self, entity: Entity) -> KeyEncoder:
-        return self._encoders.setdefault(entity, KeyEncoder(entity))
-
-    def _mark(
-        self,
-        names: GroupKeys,
-        applied_through_ms: int,
-        applied: NDArray[np.bool_],
-        appended_ms: NDArray[np.int64] | None,
-        now_ms: int | None,
-        positions: tuple[Sequence[int], Sequence[int]] | None,
-        bitmap_expiry_ms: int,
-    ) -> None:
-        """A step of its own after every write has been answered: a heartbeat must not run ahead of its values."""
-        histogram = b""
-        if appended_ms is not None and applied.any():
-            now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-            histogram = freshness.pack_histogram(now_ms - np.asarray(appended_ms)[applied])
-        bitmaps = list(_bitmaps(names, positions)) if positions is not None else []
-        keys = [names.heartbeat, names.freshness, names.used, *(name for name, _ in bitmaps)]
-        args = [applied_through_ms, bitmap_expiry_ms, histogram, *(offsets for _, offsets in bitmaps)]
-        self._call("mark_applied", [(keys, args)])
-
-    def _call(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
-        """Run one script many times, pipelined; replies in order.
-
-        A Redis that restarted has forgotten its scripts and answers NOSCRIPT for calls that had no effect: the script
-        is loaded again and only those are repeated.
-        """
-        replies: list[Any] = []
-        with store_errors(self._address):
-            for first in range(0, len(calls), CALLS_PER_PIPELINE):
-                part = calls[first : first + CALLS_PER_PIPELINE]
-                got = self._pipeline(name, part)
-                forgotten = [i for i, reply in enumerate(got) if isinstance(reply, redis.exceptions.NoScriptError)]
-                if forgotten:
-                    self._shas.pop(name, None)
-                    for i, reply in zip(forgotten, self._pipeline(name, [part[i] for i in forgotten]), strict=True):
-                        got[i] = reply
-                for reply in got:
-                    if isinstance(reply, Exception):
-                        raise StoreError(f"Redis at {self._address} refused {name}: {reply}") from reply
-                replies.extend(got)
-        return replies
-
-    def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
-        if name not in self._shas:
-            sha = self._client.script_load(script(name))
-            self._shas[name] = sha if isinstance(sha, bytes) else str(sha).encode()
-        pipeline = self._client.pipeline(transaction=False)
-        for keys, args in calls:
-            pipeline.execute_command("EVALSHA", self._shas[name], len(keys), *keys, *args)
-        return pipeline.execute(raise_on_error=False)
+__all__ = [
+    "FeatureReader",
+    "GroupStats",
+    "ReadPlan",
+    "TileWriter",
+    "address_of",
+    "compile_read_plan",
+    "connect",
+    "expiry_ms",
+    "group_stats",
+    "read_document",
+    "read_history",
+    "store_errors",
+    "swap_document",
+]
 
 
 class FeatureReader:
@@ -248,73 +91,3 @@ def group_stats(
             freshness=buckets,
         )
     return out
-
-
-def connect(redis_url: str, timeout_s: float, *, single_connection: bool = False) -> redis.Redis:
-    """A client that answers or fails within the timeout. It retries nothing by itself: callers know what is safe."""
-    return redis.Redis.from_url(
-        redis_url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=min(timeout_s, 2.0),
-        socket_keepalive=True,
-        single_connection_client=single_connection,
-    )
-
-
-def address_of(redis_url: str) -> str:
-    """host:port of a URL, without a password that it may carry."""
-    parts = urlsplit(redis_url)
-    return f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
-
-
-@contextmanager
-def store_errors(address: str) -> Iterator[None]:
-    """Turn the client's connection errors into a StoreError that says where and what to do."""
-    try:
-        yield
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-        raise StoreError(
-            f"Redis at {address} cannot be reached: {error}. Start it (`hailstream up`) or pass its address"
-        ) from error
-    except redis.exceptions.RedisError as error:
-        raise StoreError(f"Redis at {address} refused: {error}") from error
-
-
-def read_document(redis_url: str, key: str, *, timeout_s: float = 5.0) -> bytes | None:
-    """The registry's bytes, or None. Raises: StoreError."""
-    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
-        return client.get(key)
-
-
-def read_history(redis_url: str, key: str, *, timeout_s: float = 5.0) -> list[bytes]:
-    """The entries of the registry's history, oldest first. Raises: StoreError."""
-    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
-        return client.lrange(key, 0, -1)
-
-
-def swap_document(
-    redis_url: str, keys: tuple[str, str], expected: bytes | None, new: bytes, entry: bytes, *, timeout_s: float = 5.0
-) -> bool:
-    """Replace (document, history) where the document is still what was read; False where somebody was faster."""
-    document, history = keys
-    with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
-        pipeline = client.pipeline(transaction=True)
-        pipeline.watch(document)
-        if pipeline.get(document) != expected:
-            return False
-        pipeline.multi()
-        pipeline.set(document, new)
-        pipeline.rpush(history, entry)
-        try:
-            pipeline.execute()
-        except redis.exceptions.WatchError:
-            return False
-        return True
-
-
-def _bitmaps(names: GroupKeys, positions: tuple[Sequence[int], Sequence[int]]) -> Iterator[tuple[bytes, bytes]]:
-    partitions, offsets = (np.asarray(p, dtype=np.int64) for p in positions)
-    blocks = offsets // OFFSETS_PER_BLOCK
-    for partition, block in sorted(set(zip(partitions.tolist(), blocks.tolist(), strict=True))):
-        here = (partitions == partition) & (blocks == block)
-        yield names.offsets(partition, block), (offsets[here] % OFFSETS_PER_BLOCK).astype("<u4").tobytes()

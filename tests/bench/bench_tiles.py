@@ -17,6 +17,7 @@ import numpy as np
 import redis
 
 import features.redis_store as redis_store
+import features.redis_writes as redis_writes
 from features.loader import SHIPPED, load_catalogue
 from features.registry import Registry, local_registry
 
@@ -41,7 +42,7 @@ def batches(num_batches: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def bench_writes(
     url: str, registry: Registry, stream: list[tuple[np.ndarray, np.ndarray]], keys_per_call: int
 ) -> dict[str, Any]:
-    redis_store.KEYS_PER_CALL = keys_per_call  # type: ignore[misc]
+    redis_writes.KEYS_PER_CALL = keys_per_call  # type: ignore[misc]
     client, writer = redis.Redis.from_url(url), redis_store.TileWriter(url)
     client.flushdb()
     counts: Counter[tuple[int, int, int]] = Counter()

@@ -24,7 +24,12 @@ MAY_IMPORT = {
 # A library with a start-up cost or a server behind it, and the only files (or folders) that may name it.
 ONLY_IN = {
     "feast": {"features/feast_store.py"},
-    "redis": {"features/redis_store.py", "features/feast_store.py"},
+    "redis": {
+        "features/redis_client.py",
+        "features/redis_writes.py",
+        "features/redis_store.py",
+        "features/feast_store.py",
+    },
     "pyflink": {"pipelines/sink.py", "pipelines/jobs"},
     "onnxruntime": {"engine/model.py"},
     "confluent_kafka": {"features/topics.py"},
