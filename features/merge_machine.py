@@ -1,0 +1,187 @@
+"""The compiled merge: stored tile lists to window values, read in place from the answers of the store.
+
+One text for all plans, compiled by the process that compiles rules (`expr/fused_ops.py`) and called through
+`expr/fused_machine.py`, so a reader needs no Numba. What it computes is defined by `merge.reduce_window`; doubles are
+added from a window's oldest tile to its newest.
+
+    inputs  [layout, values, plan, weights]      outputs [cells, newest]
+    plan    cells a record, windows, then per window: first tile, last tile, its first and last + 1 operation;
+            then per operation: function, cell in the record, row of `cells`, bits of the identity, first weight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.expr.fused_machine import Machine
+
+ENTRY: Final = "merge_tiles"
+ADD_INT, ADD_DOUBLE, MIN_INT, MAX_INT, MIN_DOUBLE, MAX_DOUBLE, DECAY_INT, DECAY_DOUBLE = range(8)
+HEAD, WINDOW_WIDTH, OPERATION_WIDTH = 2, 4, 5
+NO_TILE: Final = -(2**63)
+
+# Bytes objects of CPython 3.11: length at 16, contents at 32, which NumPy's allocator and Python's keep 8-aligned.
+TEXT: Final = """\
+def merge_tiles(inputs, outputs, killed):
+    layout, values = data_of(item_of(inputs, 0)), item_of(inputs, 1)
+    plan, weights = data_of(item_of(inputs, 2)), data_of(item_of(inputs, 3))
+    cells, newest = data_of(item_of(outputs, 0)), data_of(item_of(outputs, 1))
+    num = rows_of(item_of(outputs, 1))
+    size, num_windows = 8 * peek(plan), peek(plan + 8)
+    windows = plan + 16
+    operations = windows + 32 * num_windows
+    for key in range(num):
+        value = item_of(values, key)
+        tiles, records = 0, 0
+        if value != peek(layout + 8):
+            if peek(value + 8) != peek(layout + 16):
+                return 0 - key - 1
+            length = peek(value + 16)
+            records = quotient(length, size)
+            if records * size != length:
+                return key + 1
+            tiles = value + 32
+        put_int(newest, key, peek(tiles) if records > 0 else lowest(), 1)
+        begin = 0
+        for window in range(num_windows):
+            here = windows + 32 * window
+            first, last = peek(here), peek(here + 8)
+            begin = 0
+            while begin < records and peek(tiles + size * begin) > last:
+                begin += 1
+            end = begin
+            while end < records and peek(tiles + size * end) >= first:
+                end += 1
+            for at in range(peek(here + 16), peek(here + 24)):
+                step = operations + 40 * at
+                function, cell = peek(step), tiles + 8 * peek(step + 8)
+                row = peek(step + 16) * num + key
+                place, stride = end - 1, size
+                if function == 1:
+                    total = 0.0
+                    while place >= begin:
+                        total += get_double(cell + stride * place, 0)
+                        place -= 1
+                    put_double(cells, row, total, 0)
+                elif function == 0:
+                    count = 0
+                    while place >= begin:
+                        count += peek(cell + stride * place)
+                        place -= 1
+                    put_int(cells, row, count, 0)
+                elif function == 2:
+                    low = peek(step + 24)
+                    while place >= begin:
+                        low = min(low, peek(cell + stride * place))
+                        place -= 1
+                    put_int(cells, row, low, 0)
+                elif function == 3:
+                    high = peek(step + 24)
+                    while place >= begin:
+                        high = max(high, peek(cell + stride * place))
+                        place -= 1
+                    put_int(cells, row, high, 0)
+                elif function == 4:
+                    least = get_double(step + 24, 0)
+                    while place >= begin:
+                        seen = get_double(cell + stride * place, 0)
+                        least = select(seen < least, seen, least)
+                        place -= 1
+                    put_double(cells, row, least, 0)
+                elif function == 5:
+                    most = get_double(step + 24, 0)
+                    while place >= begin:
+                        seen = get_double(cell + stride * place, 0)
+                        most = select(seen > most, seen, most)
+                        place -= 1
+                    put_double(cells, row, most, 0)
+                else:
+                    sum = 0.0
+                    base = peek(step + 32)
+                    while place >= begin:
+                        age = last - peek(tiles + size * place)
+                        part = get_double(cell + stride * place, 0) if function == 7 else to_double(peek(cell + stride * place))
+                        sum += part * get_double(weights, base + age)
+                        place -= 1
+                    put_double(cells, row, sum, 0)
+    return 0
+"""
+
+
+class TileMachine:
+    """The compiled merge, loaded. Safe to share between threads: a call keeps nothing."""
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        """`objects` as `fused_ops.compile_text(TEXT, [ENTRY])` makes them. Raises: ValueError as `Machine` does."""
+        self._machine = Machine(objects)
+        self._call = self._machine.functions[ENTRY]
+        self._layout = np.array([id(np.ndarray), id(None), id(bytes)], dtype=np.int64)
+
+    def merge(
+        self,
+        values: Sequence[bytes | None],
+        plan: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        num_cells: int,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(num_cells, R) merged partials, doubles as their bits, and (R,) each key's newest tile, NO_TILE for none.
+
+        Shapes: values R stored lists, newest tile first; plan and weights (…,) as the module says.
+        Raises: ValueError for a list that is not whole records; TypeError for what is not bytes.
+        """
+        items = values if type(values) is list else list(values)
+        num = len(items)
+        cells, newest = np.empty((num_cells, num), dtype=np.int64), np.empty(num, dtype=np.int64)
+        found = self._call([self._layout, items, plan, weights], [cells, newest], 0)
+        if found > 0:
+            raise ValueError(f"{len(items[found - 1] or b'')} bytes are not whole records of {8 * int(plan[0])} bytes")
+        if found < 0:
+            raise TypeError(f"a stored list is {type(items[-found - 1]).__name__}, not bytes")
+        return cells, newest
+
+
+def plan_array(
+    record_cells: int,
+    windows: Sequence[tuple[int, int]],
+    operations: Sequence[Sequence[tuple[int, int, int, int | float, int]]],
+) -> NDArray[np.int64]:
+    """(…,) int64 from windows (first, last tile) and for each of them its operations (function, cell, row, identity,
+    first weight)."""
+    flat: list[int] = [record_cells, len(windows)]
+    at = 0
+    for (first, last), mine in zip(windows, operations, strict=True):
+        flat += [first, last, at, at + len(mine)]
+        at += len(mine)
+    for mine in operations:
+        for function, cell, row, identity, weight in mine:
+            flat += [function, cell, row, _bits(identity), weight]
+    return np.array(flat, dtype=np.int64)
+
+
+def _bits(identity: int | float) -> int:
+    return int(np.float64(identity).view(np.int64)) if isinstance(identity, float) else identity
+
+
+def function_of(function: str, is_double: bool) -> int:
+    """The operation of a partial's function."""
+    known: dict[tuple[str, bool], int] = {
+        ("count", False): ADD_INT,
+        ("sum", False): ADD_INT,
+        ("sum", True): ADD_DOUBLE,
+        ("min", False): MIN_INT,
+        ("max", False): MAX_INT,
+        ("min", True): MIN_DOUBLE,
+        ("max", True): MAX_DOUBLE,
+    }
+    return known[function, is_double]
+
+
+def compiled() -> TileMachine:
+    """Compiled in this process: about a second, and it imports Numba. For tools; an engine loads what was compiled."""
+    from features.expr.fused_ops import compile_text
+
+    return TileMachine(compile_text(TEXT, [ENTRY]))
