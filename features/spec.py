@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from features.expr import Program
 
 PROJECT: Final = "hailstream"
+_SPACES: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
 AGGREGATES: Final = ("count", "sum", "avg", "min", "max", "last")
 
 
@@ -280,8 +282,10 @@ def partials_of(spec: FeatureSpec) -> list[tuple[str, Program | None, str]]:
 
 
 def text_of(program: Program | None) -> str:
-    """An expression as written, spaces at the ends and line breaks apart: "" for none."""
-    return "" if program is None else " ".join(program.source.text.split())
+    """An expression as written, however its spaces and line breaks are; those inside a text are its own. "" for none."""
+    if program is None:
+        return ""
+    return _SPACES.sub(lambda match: match[1] or " ", program.source.text.strip())
 
 
 def fingerprint_of(value: Any) -> str:

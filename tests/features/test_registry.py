@@ -69,6 +69,15 @@ def test_a_generation_moves_only_where_old_and_new_must_not_mix(old: str, new: s
     assert none == [] and again.document == after.document
 
 
+def test_spaces_inside_a_text_are_part_of_what_is_counted() -> None:
+    before = local_registry(load_texts(FILES))
+    spaced, _ = edited(before, "where: \"event_type == 'accepted'\"", "where: \"event_type == 'accepted  x'\"")
+    _, changes = edited(spaced, "'accepted  x'", "'accepted x'")
+    assert set(changes) == {"driver_activity", QUARTER}
+    _, changes = edited(spaced, "event_type == 'accepted  x'", "event_type  ==  'accepted  x'")
+    assert changes == {}
+
+
 def test_a_name_that_comes_back_never_restarts_its_generation() -> None:
     first = local_registry(load_texts(FILES))
     without, changes = next_registry(first, load_texts({k: v for k, v in FILES.items() if k != DRIVER}), first.project)
