@@ -179,14 +179,15 @@ def _in_bool(names: list[str]) -> str:
     return found
 
 
+# Two constants get names: Python would compute with the literals itself, and beyond an int64.
 def _add_int(names: Sequence[str], let: Let) -> tuple[str, str]:
-    a, b = names
+    a, b = map(let, names)
     total = let(f"{a} + {b}")
     return total, f"(({a} ^ {total}) & ({b} ^ {total})) < 0"
 
 
 def _sub_int(names: Sequence[str], let: Let) -> tuple[str, str]:
-    a, b = names
+    a, b = map(let, names)
     difference = let(f"{a} - {b}")
     return difference, f"(({a} ^ {b}) & ({a} ^ {difference})) < 0"
 
@@ -194,7 +195,7 @@ def _sub_int(names: Sequence[str], let: Let) -> tuple[str, str]:
 def _mul_int(names: Sequence[str], let: Let) -> tuple[str, str]:
     """The product that wraps is right or off by a multiple of 2^64; the product of doubles is within 2^-51 of the true
     one, which tells the two apart."""
-    a, b = names
+    a, b = map(let, names)
     product = let(f"{a} * {b}")
     return product, flip(f"(fabs(to_double({a}) * to_double({b}) - to_double({product})) < 9223372036854775808.0)")
 

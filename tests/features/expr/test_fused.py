@@ -235,6 +235,23 @@ def test_another_python_or_numpy_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         check_layout()
 
 
+def test_constants_that_overflow_are_row_errors() -> None:
+    """Python must not compute them while it compiles the text: it has no largest int."""
+    largest, lowest = 2**63 - 1, "(-9223372036854775807 - 1)"
+    texts = [
+        f"{largest} + 1",
+        f"-2 - {largest}",
+        f"{largest} * 3037000500",
+        f"-({lowest})",
+        f"{largest} + -1",
+        f"{lowest} * 1",
+    ]
+    programs = [compile_expr(SourceText(text), {}) for text in texts]
+    found = FusedPrograms(programs, {}).run({}, 3)
+    for program, column in zip(programs, found, strict=True):
+        assert_equal_to_rows(program, [{}] * 3, column)
+
+
 def test_a_call_takes_every_set_of_killed_rules() -> None:
     text = (
         "def bits(inputs, outputs, killed):\n"
