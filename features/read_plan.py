@@ -9,41 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.expr import Column, evaluate
-from features.packing import NUM_FIXED_CELLS, GroupKeys, KeyEncoder, unpack_last, unpack_tiles
+from features.merge import WindowRead, compile_window, finish, reduce_window
+from features.packing import GroupKeys, KeyEncoder, unpack_last, unpack_tiles
 from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
-from features.spec import FeatureSpec, FeatureView, LastGroup, TileGroup, partials_of
+from features.spec import FeatureSpec, FeatureView, LastGroup, TileGroup
 from features.window import window_tiles
 
 if TYPE_CHECKING:
     from features.registry import Registry
-
-_UFUNCS: Final = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """Partials of one function and type, reduced together: `places` in the group, `cells` in a tile record."""
-
-    ufunc: np.ufunc
-    is_double: bool
-    cells: NDArray[np.int64]
-    identity: int | float
-    places: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class WindowRead:
-    """All features of one window of one group. `features`: (place in the view, spec, places of its partials)."""
-
-    window_ms: int
-    reductions: tuple[Reduction, ...]
-    features: tuple[tuple[int, FeatureSpec, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -141,7 +120,7 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
     view = catalogue.views.get(view_name)
     if view is None:
         raise KeyError(f"role {role!r}: view {view_name!r} is not applied; applied are {sorted(catalogue.views)}")
-    tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec, tuple[int, ...]]]]]] = {}
+    tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec]]]]] = {}
     lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
     for place, spec in enumerate(view.features):
         if spec.aggregate is None:
@@ -149,9 +128,8 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         group = catalogue.group_for(view, spec)
         if isinstance(group, TileGroup):
             assert spec.window_ms is not None
-            partials = tuple(group.index_of(function, of, spec.where) for function, of, _ in partials_of(spec))
             windows = tiles.setdefault(group.name, (group, {}))[1]
-            windows.setdefault(spec.window_ms, []).append((place, spec, partials))
+            windows.setdefault(spec.window_ms, []).append((place, spec))
         else:
             assert spec.of is not None
             lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec.of, spec.where)))
@@ -163,7 +141,7 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         TileRead(
             group,
             names(group),
-            tuple(WindowRead(window, _reductions(group, fs), tuple(fs)) for window, fs in windows.items()),
+            tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items()),
         )
         for group, windows in tiles.values()
     ]
@@ -176,19 +154,6 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         tuple(reads),
         evaluation_order(view),
         {spec.name: place for place, spec in enumerate(view.features)},
-    )
-
-
-def _reductions(
-    group: TileGroup, features: Sequence[tuple[int, FeatureSpec, tuple[int, ...]]]
-) -> tuple[Reduction, ...]:
-    kinds: dict[tuple[np.ufunc, str, int | float], list[int]] = {}
-    for p in sorted({p for _, _, partials in features for p in partials}):
-        partial = group.partials[p]
-        kinds.setdefault((_UFUNCS[partial.function], partial.type, partial.identity), []).append(p)
-    return tuple(
-        Reduction(ufunc, type_name == "double", np.array(places) + NUM_FIXED_CELLS, identity, tuple(places))
-        for (ufunc, type_name, identity), places in kinds.items()
     )
 
 
@@ -208,29 +173,6 @@ def evaluation_order(view: FeatureView) -> tuple[int, ...]:
     for place in range(len(view.features)):
         visit(place)
     return tuple(order)
-
-
-def reduce_window(
-    cells: NDArray[np.int64], rows: NDArray[np.int64], num_rows: int, first: int, last: int, read: WindowRead
-) -> dict[int, NDArray[Any]]:
-    """Merge each key's tiles first..last.
-
-    Shapes: cells (N, 2 + P) of all keys one after the other; rows (N,) ascending, the key of each; returns by partial
-    (R,), the identity where a key has no tile in the window.
-    """
-    inside = (cells[:, 0] >= first) & (cells[:, 0] <= last)
-    chosen, num_tiles = cells[inside], np.bincount(rows[inside], minlength=num_rows)
-    present = num_tiles > 0
-    starts = (np.cumsum(num_tiles) - num_tiles)[present]
-    out: dict[int, NDArray[Any]] = {}
-    for reduction in read.reductions:
-        data = chosen.view("<f8") if reduction.is_double else chosen
-        merged = np.full((len(reduction.cells), num_rows), reduction.identity, dtype=data.dtype)
-        if len(starts):
-            merged[:, present] = reduction.ufunc.reduceat(data[:, reduction.cells], starts, axis=0).T
-        for place, column in zip(reduction.places, merged, strict=True):
-            out[place] = column
-    return out
 
 
 class _Assembly:
@@ -264,7 +206,7 @@ class _Assembly:
             gone = newest > first + read.group.retain_tiles - 1
             merged = reduce_window(cells, rows, self.num_rows, first, last, window)
             for place, spec, partials in window.features:
-                column, known = _finish(spec, [merged[p] for p in partials], read.group, partials)
+                column, known = finish(spec, [merged[p] for p in partials], read.group, partials)
                 self.ages_ms[:, place] = age_ms
                 if beat_ms is None or stale:
                     self._put(place, column, self.nowhere, Status.MISSING if beat_ms is None else Status.STALE)
@@ -358,15 +300,3 @@ class _Assembly:
         elif spec.type == "bool":
             self.cells_FR[place] = column
         self.columns[spec.name], self.valid[spec.name] = column, known
-
-
-def _finish(
-    spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, partials: Sequence[int]
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Merged partials to values, and where there is one (None: everywhere). The sum or count of nothing is 0, its
-    average null."""
-    if spec.aggregate in ("count", "sum"):
-        return merged[0], None
-    if spec.aggregate == "avg":
-        return merged[0].astype(np.float64) / np.maximum(merged[1], 1), merged[1] > 0
-    return merged[0], merged[0] != group.partials[partials[0]].identity
