@@ -18,6 +18,7 @@ class TripSource(StrEnum):
     hvfhv = "hvfhv"
     chicago = "chicago"
     history = "history"
+    green = "green"
 
 
 def replay(
@@ -25,7 +26,7 @@ def replay(
         TripSource,
         typer.Argument(
             help="hvfhv: an hour of New York, drivers made up; chicago: a day of taxis; "
-            "history: Chicago's day moved to end where New York's hour starts."
+            "history: Chicago's day moved to end where New York's hour starts; green: a month of street hails."
         ),
     ],
     speed_up: Annotated[

@@ -1,7 +1,7 @@
 """The shipped files: where they are, that they are the ones we know, and their rows as plain mappings.
 
 A row stays as raw as it can be read: text for the CSV file, Python values for the Parquet file. What a row means is in
-`hvfhv.py` and `chicago.py`.
+`hvfhv.py`, `chicago.py` and `green.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 DATA_DIR = Path(__file__).parent / "data"
 HVFHV_FILE = "hvfhv_2024-09-01_head5000.csv"
 CHICAGO_FILE = "chicago_taxi_2022-04-01.parquet"
+GREEN_FILE = "green_2023-01.parquet"
 ZONE_POINTS_FILE = "zones/taxi_zone_points.csv"
 
 

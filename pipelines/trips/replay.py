@@ -1,6 +1,6 @@
 """`hailstream replay`: the shipped files to `trip_events` and `driver_events`, in order of simulated arrival.
 
-Reading order: `hvfhv.py` or `chicago.py` (row -> Trip), `assign.py` (a made-up driver for New York's trips),
+Reading order: `hvfhv.py`, `green.py` or `chicago.py` (row -> Trip), `assign.py` (a made-up driver for New York's trips),
 `events.py` (Trip -> events), `arrival.py` (when each arrives), then here: sort by arrival, pace, publish, count.
 Event ids depend on the file and the seed alone: a second replay publishes the same ids, and the feature job counts
 them as duplicates.
@@ -20,11 +20,12 @@ from pipelines.trips.assign import assign_nearest
 from pipelines.trips.chicago import as_history, read_chicago
 from pipelines.trips.events import name_of, recorded_events, trip_driver_events
 from pipelines.trips.files import DATA_DIR
+from pipelines.trips.green import read_green
 from pipelines.trips.hvfhv import read_hvfhv
 from pipelines.trips.pace import Pacer
 from pipelines.trips.rows import RowReport, Trip
 
-Source = Literal["hvfhv", "chicago", "history"]
+Source = Literal["hvfhv", "chicago", "history", "green"]
 HISTORY_GAP_MS = 120_000  # between the history's last moment and New York's first request: drivers come on shift in it
 PROGRESS_EVERY = 500
 
@@ -179,6 +180,8 @@ def _read(
 ) -> tuple[list[Trip], RowReport]:
     if source == "hvfhv":
         return read_hvfhv(seed=seed, data_dir=data_dir, limit_rows=limit_rows)
+    if source == "green":
+        return read_green(seed=seed, data_dir=data_dir, limit_rows=limit_rows)
     trips, rows = read_chicago(seed=seed, data_dir=data_dir, limit_rows=limit_rows)
     if source == "history":
         if before_ms is None:
@@ -190,10 +193,11 @@ def _read(
 def _events(
     trips: list[Trip], report: ReplayReport, *, seed: int, data_dir: Path, num_drivers: int
 ) -> list[TripEvent | DriverEvent]:
-    """Each trip's events. Trips without a driver get the nearest idle one of a made-up pool."""
+    """Each trip's events. Orders without a driver get the nearest idle one of a made-up pool; a street hail, which
+    nobody ordered, stays without one."""
     recorded: list[TripEvent]
     made_up: list[TripEvent | DriverEvent]
-    if trips and all(trip.driver_id is None for trip in trips):
+    if trips and all(trip.driver_id is None and trip.requested_ms is not None for trip in trips):
         assigned = assign_nearest(trips, seed=seed, data_dir=data_dir, num_drivers=num_drivers)
         report.unassigned = assigned.num_without
         recorded, made_up = assigned.recorded, assigned.made_up
