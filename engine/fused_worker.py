@@ -7,6 +7,7 @@ does end it loses nothing, since the question stays in the folder until its answ
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -30,7 +31,7 @@ def main(folder: Path, *, idle_s: float = 30.0) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return 0
-        os.nice(_NICE)
+        be_nice()
         done, idle_since = 0, time.monotonic()
         while time.monotonic() - idle_since < idle_s:
             sources = waiting(folder)
@@ -41,6 +42,14 @@ def main(folder: Path, *, idle_s: float = 30.0) -> int:
                 time.sleep(_POLL_S)
         prune(folder)
         return done
+
+
+def be_nice() -> None:
+    """A niceness counts only within its session where Linux groups processes by session (sched_autogroup), as most desktops
+    and virtual machines do: then the session, which is this process's own, must be nice too."""
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # there are no such groups, or this one was set a moment ago
+        Path("/proc/self/autogroup").write_text(f"{_NICE}")
 
 
 def waiting(folder: Path) -> list[Path]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +77,7 @@ class StrategyFiles:
         try:
             # The folder may hold links to kept versions: tables stand beside the file itself, and all is read from there.
             real = Path(os.path.realpath(path, strict=True))  # an OSError for a circle of links
-            self._tables[path] = _tables_of(real, path.name, self._tables.get(path, ()))
-            self._looks[path] = _look_at(real, self._tables[path])
-            compiled = load_strategy(real, registry.catalogue, schema_fingerprint=registry.fingerprint, name=path.name)
+            compiled = self._load(path, real, registry)
             self._refuse_taken_name(path, compiled.name)
             before = self.compiled.get(path)
             if before is None or _identity(before) != _identity(compiled):
@@ -91,6 +91,25 @@ class StrategyFiles:
             self.errors[path] = str(error)
         else:
             self.errors.pop(path, None)
+
+    def _load(self, path: Path, real: Path, registry: Registry) -> CompiledStrategy:
+        """Tables are looked at before they are read: at those of last time, which spares reading the YAML for its tables
+        alone. A file that now names others, or does not compile, is read for them and compiled again.
+
+        Raises: Mistakes, OSError.
+        """
+        load = partial(load_strategy, schema_fingerprint=registry.fingerprint, name=path.name)
+        known = self._tables.get(path, ())
+        if known and known[0].is_relative_to(real.parent):
+            self._looks[path] = _look_at(real, known)
+            with suppress(Mistakes):
+                compiled = load(real, registry.catalogue)
+                named = {real.parent / table.file for table in compiled.strategy.tables.values()}
+                if named == set(known):
+                    return compiled
+        self._tables[path] = _tables_of(real, path.name, known)
+        self._looks[path] = _look_at(real, self._tables[path])
+        return load(real, registry.catalogue)
 
     def _refuse_taken_name(self, path: Path, name: str) -> None:
         """Raises: ValueError when another file has that strategy: this file's last good one stays, under its own name."""

@@ -157,6 +157,15 @@ def test_a_second_worker_leaves_at_once(tmp_path: Path) -> None:
     assert locked(cache.folder)
 
 
+def test_the_worker_is_nice_among_all_processes() -> None:
+    """Also where Linux shares the processor between sessions first: there the session is nice."""
+    command = "from engine.fused_worker import be_nice; import os, pathlib; be_nice(); print(os.nice(0));"
+    command += "group = pathlib.Path('/proc/self/autogroup'); print(group.read_text() if group.exists() else 'nice 15')"
+    raw = subprocess.check_output([sys.executable, "-c", command], cwd=ROOT, start_new_session=True, text=True)
+    niceness, group = raw.split("\n", 1)
+    assert niceness == "15" and group.split()[-2:] == ["nice", "15"]
+
+
 def test_a_worker_that_is_killed_loses_no_question(tmp_path: Path) -> None:
     """The first process dies before it has begun; the next one finds the question where it was left."""
     started: list[Path] = []

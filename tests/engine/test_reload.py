@@ -13,6 +13,7 @@ import pytest
 
 from engine.decide import decide
 from engine.model_shelf import KEPT_MODELS
+from engine.outline import Outline, read_outline
 from engine.reload import Library, LibraryConfig
 from engine.request import parse
 from engine.rule_forms import RuleForms
@@ -336,6 +337,33 @@ def test_a_changed_table_is_a_changed_strategy(folders: tuple[Path, Path], table
     library.refresh()
     assert bonus(library) == 2.0
     assert library.live.strategies["tabled"].compiled.strategy.hash != first.strategy.hash
+
+
+def test_a_file_is_read_for_its_tables_only_when_it_names_others(
+    folders: tuple[Path, Path], tabled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def noted(path: Path, *, name: str) -> Outline:
+        read.append(name)
+        return read_outline(path, name=name)
+
+    monkeypatch.setattr("engine.strategy_files.read_outline", noted)
+    library = library_of(folders)
+    library.refresh()
+    assert read == ["tabled.yaml"]
+    write(folders[0] / "tabled.yaml", TABLE_TEXT.replace("version: 1", "version: 2"))
+    library.refresh()
+    assert library.live.strategies["tabled"].compiled.strategy.version == 2 and read == ["tabled.yaml"]
+
+    other = tabled.with_name("other.csv")
+    write(other, "zone,out.extra\n1,13.0\n")
+    write(folders[0] / "tabled.yaml", TABLE_TEXT.replace("bonus.csv", "other.csv"))
+    library.refresh()
+    assert bonus(library) == 3.0 and read == ["tabled.yaml"] * 2
+    write(other, "zone,out.extra\n1,14.0\n")
+    library.refresh()
+    assert bonus(library) == 4.0 and read == ["tabled.yaml"] * 2
 
 
 def test_a_broken_table_keeps_the_last_good_strategy_until_it_is_repaired(
