@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from features.expr import interpret
-from features.spec import Catalogue, FeatureSpec, LastGroup, Partial, Source, TileGroup, partials_of
+from features.spec import Catalogue, FeatureSpec, LastGroup, Partial, Source, TileGroup
 from features.store import OnlineStore
 from features.window import tile_of
 
@@ -45,12 +45,12 @@ class Aggregator:
 
     def finish(self, spec: FeatureSpec, state: State) -> int | float | None:
         """The feature's value, None for the average, minimum or maximum of nothing."""
-        values = [state[1 + self.group.index_of(function, of, spec.where)] for function, of, _ in partials_of(spec)]
+        places = self.group.places_of(spec)
+        values = [state[1 + place] for place in places]
         if spec.aggregate == "avg":
             return float(values[0]) / values[1] if values[1] else None
         if spec.aggregate in ("min", "max"):
-            partial = self.group.partials[self.group.index_of(spec.aggregate, spec.of, spec.where)]
-            return None if values[0] == partial.identity else values[0]
+            return None if values[0] == self.group.partials[places[0]].identity else values[0]
         return values[0]
 
 

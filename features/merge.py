@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.packing import NUM_FIXED_CELLS
-from features.spec import FeatureSpec, TileGroup, partials_of
+from features.spec import FeatureSpec, TileGroup
 
 _UFUNCS: Final = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
 
@@ -44,10 +44,7 @@ class WindowRead:
 
 def compile_window(group: TileGroup, window_ms: int, features: Sequence[tuple[int, FeatureSpec]]) -> WindowRead:
     """What has to be merged for features (place in the view, spec) of one window."""
-    placed = tuple(
-        (place, spec, tuple(group.index_of(function, of, spec.where) for function, of, _ in partials_of(spec)))
-        for place, spec in features
-    )
+    placed = tuple((place, spec, group.places_of(spec)) for place, spec in features)
     kinds: dict[tuple[np.ufunc, str, int | float], list[int]] = {}
     for p in sorted({p for _, _, partials in placed for p in partials}):
         partial = group.partials[p]
@@ -87,13 +84,14 @@ def reduce_window(
     return out
 
 
-def add_in_order(values: NDArray[np.float64], rows: NDArray[np.int64], num_rows: int) -> NDArray[np.float64]:
+def add_in_order(values: NDArray[Any], rows: NDArray[np.int64], num_rows: int) -> NDArray[np.float64]:
     """(R,) sums of each key's (N,) values, one addition after the other from the last of them to the first.
 
     A stored list is newest first, so that is from the oldest tile on. `bincount` adds in the order of its input;
     `reduceat` adds in blocks.
     """
-    return np.bincount(rows[::-1], weights=values[::-1], minlength=num_rows)
+    sums: NDArray[np.float64] = np.bincount(rows[::-1], weights=values[::-1], minlength=num_rows).astype(np.float64)
+    return sums
 
 
 def finish(

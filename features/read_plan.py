@@ -131,8 +131,7 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
             windows = tiles.setdefault(group.name, (group, {}))[1]
             windows.setdefault(spec.window_ms, []).append((place, spec))
         else:
-            assert spec.of is not None
-            lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec.of, spec.where)))
+            lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec)))
 
     def names(group: TileGroup | LastGroup) -> GroupKeys:
         return GroupKeys(registry.project, group.name, registry.generation_of(group.name))

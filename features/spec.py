@@ -12,10 +12,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from features.buckets import NUM_BUCKETS
 from features.window import num_whole_tiles
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PROJECT: Final = "hailstream"
 _SPACES: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
 AGGREGATES: Final = ("count", "sum", "avg", "min", "max", "last")
+UNWINDOWED: Final = ("first", "last")  # kept in last groups, without tiles
+MOMENTS: Final = ("moment_n", "moment_q", "moment_aa", "moment_ab", "moment_bb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,9 @@ class FeatureSpec:
     where: Program | None = None
     window_ms: int | None = None
     hop_ms: int | None = None
+    half_life_ms: int | None = None  # of decayed_sum
+    q: float | None = None  # of quantile: 0 to 1, in whole millionths
+    resolution: float | None = None  # of stddev and quantile: the steps in which `of` is counted
     expr: Program | None = None
     default: Any | None = None
     unit: str = ""
@@ -119,31 +125,51 @@ class FeatureView:
 class Partial:
     """One number kept per tile. `of` is None only for a plain count; a count with `of` counts where it is not null.
 
-    The empty value (`identity`) is 0 for count and sum, and for min and max what changes nothing when merged.
+    The empty value (`identity`) is what changes nothing when merged: 0 for everything that is added up. The moments are
+    of q, the value in steps of `resolution`, cut into q = b * 2^21 + a with 0 <= a < 2^21: the number of them, the sums
+    of q, a * a, a * b, b * b. None of them overflows below 2^20 events.
     """
 
     name: str
-    function: str  # count, sum, min, max
+    function: str  # count, sum, min, max, or one of MOMENTS
     of: Program | None
     where: Program | None
     type: str  # "int" (int64) or "double" (float64)
+    resolution: float | None = None  # of moments
 
     @property
     def identity(self) -> int | float:
-        if self.function in ("count", "sum"):
+        if self.function not in ("min", "max"):
             return 0
         if self.type == "double":
             return float("inf") if self.function == "min" else float("-inf")
         return 2**63 - 1 if self.function == "min" else -(2**63)
 
     @property
+    def key(self) -> tuple[str, ...]:
+        steps = () if self.resolution is None else (repr(float(self.resolution)),)
+        return (self.function, text_of(self.of), text_of(self.where), *steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketSpec:
+    """What a bucketed group counts: the values of `of` in steps of `resolution`, by bucket (features/buckets.py)."""
+
+    of: Program
+    where: Program | None
+    resolution: float
+
+    @property
     def key(self) -> tuple[str, str, str]:
-        return (self.function, text_of(self.of), text_of(self.where))
+        return (text_of(self.of), text_of(self.where), repr(float(self.resolution)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileGroup:
     """What one GROUP BY (key, tile) feeds: rows of (key, tile, number of events, one number per partial).
+
+    A bucketed group has a row per bucket that has events, numbered tile * rows_per_tile + bucket, and no partials: the
+    number of events is the row's count and its sequence, so that all guards hold for its rows as for tiles.
 
     Records without a key (a null in `key_field`) belong to no tile: the SQL leaves them out before the GROUP BY.
     `retain_tiles` is the span that is kept per key, counted from its newest tile: the longest window's whole tiles,
@@ -156,10 +182,20 @@ class TileGroup:
     hop_ms: int
     partials: tuple[Partial, ...]
     retain_tiles: int
+    buckets: BucketSpec | None = None
 
     @property
     def name(self) -> str:
-        return _group_name(self.entity, self.source, self.key_field, str(self.hop_ms))
+        return _group_name(self.entity, self.source, self.key_field, _tile_suffix(self.hop_ms, self.buckets))
+
+    @property
+    def rows_per_tile(self) -> int:
+        return 1 if self.buckets is None else NUM_BUCKETS
+
+    @property
+    def retain_rows(self) -> int:
+        """`retain_tiles` in numbers of rows: what the store, which knows rows only, keeps."""
+        return self.retain_tiles * self.rows_per_tile
 
     @cached_property
     def fingerprint(self) -> str:
@@ -167,31 +203,33 @@ class TileGroup:
         return fingerprint_of(
             ["tiles", self.entity.name, self.entity.type, self.source.name, self.source.topic, self.key_field]
             + [self.source.event_time, self.hop_ms, [[*p.key, p.type] for p in self.partials]]
+            + ([] if self.buckets is None else [["buckets", *self.buckets.key]])
         )
 
-    def index_of(self, function: str, of: Program | None, where: Program | None) -> int:
-        """The place of a partial in `partials`."""
-        wanted = (function, text_of(of), text_of(where))
-        return next(i for i, p in enumerate(self.partials) if p.key == wanted)
+    def places_of(self, spec: FeatureSpec) -> tuple[int, ...]:
+        """Where in `partials` those of a feature are, in the order of `partials_of`."""
+        places = {partial.key: place for place, partial in enumerate(self.partials)}
+        return tuple(places[partial.key] for partial in partials_of(spec))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastField:
-    """The newest non-null value of `of` among the events that `where` lets through."""
+    """The newest (`first`: the oldest) non-null value of `of` among the events that `where` lets through."""
 
     name: str
     of: Program
     where: Program | None
     type: str
+    newest: bool = True
 
     @property
-    def key(self) -> tuple[str, str]:
-        return (text_of(self.of), text_of(self.where))
+    def key(self) -> tuple[str, ...]:
+        return (text_of(self.of), text_of(self.where), *(() if self.newest else ("first",)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastGroup:
-    """The `last` features of one (entity, source, key column), without tiles."""
+    """The `last` and `first` features of one (entity, source, key column), without tiles."""
 
     entity: Entity
     source: Source
@@ -209,8 +247,9 @@ class LastGroup:
             + [self.source.event_time, self.source.event_id, [[*f.key, f.type] for f in self.fields]]
         )
 
-    def index_of(self, of: Program, where: Program | None) -> int:
-        wanted = (text_of(of), text_of(where))
+    def index_of(self, spec: FeatureSpec) -> int:
+        """The place of a feature's field in `fields`."""
+        wanted = _last_field(spec).key
         return next(i for i, f in enumerate(self.fields) if f.key == wanted)
 
 
@@ -242,17 +281,28 @@ class Catalogue:
 
     def group_for(self, view: FeatureView, feature: FeatureSpec) -> Group:
         """The group that feeds an aggregated feature."""
-        suffix = "last" if feature.aggregate == "last" else str(feature.hop_ms)
+        if feature.aggregate in UNWINDOWED:
+            suffix = "last"
+        else:
+            assert feature.hop_ms is not None
+            suffix = _tile_suffix(feature.hop_ms, buckets_of(feature))
         name = _group_name(view.entity, view.source, view.key_field, suffix)
         return next(g for g in self.groups() if g.name == name)
 
     @cached_property
     def _tile_groups(self) -> tuple[TileGroup, ...]:
-        found: dict[tuple[str, str, str, int], list[tuple[FeatureView, FeatureSpec]]] = {}
+        found: dict[tuple[str, str, str, int, tuple[str, ...]], list[tuple[FeatureView, FeatureSpec]]] = {}
         for view, spec in self._aggregated():
-            if spec.aggregate != "last":
+            if spec.aggregate not in UNWINDOWED:
                 assert spec.hop_ms is not None
-                place = (view.entity.name, view.source.name, view.key_field, spec.hop_ms)
+                buckets = buckets_of(spec)
+                place = (
+                    view.entity.name,
+                    view.source.name,
+                    view.key_field,
+                    spec.hop_ms,
+                    buckets.key if buckets else (),
+                )
                 found.setdefault(place, []).append((view, spec))
         return tuple(_tile_group(found[place]) for place in sorted(found))
 
@@ -260,7 +310,7 @@ class Catalogue:
     def _last_groups(self) -> tuple[LastGroup, ...]:
         found: dict[tuple[str, str, str], list[tuple[FeatureView, FeatureSpec]]] = {}
         for view, spec in self._aggregated():
-            if spec.aggregate == "last":
+            if spec.aggregate in UNWINDOWED:
                 found.setdefault((view.entity.name, view.source.name, view.key_field), []).append((view, spec))
         return tuple(_last_group(found[place]) for place in sorted(found))
 
@@ -269,16 +319,32 @@ class Catalogue:
             yield from ((view, spec) for spec in view.features if spec.aggregate is not None)
 
 
-def partials_of(spec: FeatureSpec) -> list[tuple[str, Program | None, str]]:
-    """(function, of, type) of the partials that a windowed feature needs. An average is a sum and a count."""
+def partials_of(spec: FeatureSpec) -> list[Partial]:
+    """The partials that a windowed feature needs, without names. An average is a sum and a count; quantiles have none."""
+
+    def partial(function: str, type_name: str, resolution: float | None = None) -> Partial:
+        return Partial(name="", function=function, of=spec.of, where=spec.where, type=type_name, resolution=resolution)
+
     if spec.aggregate == "count":
-        return [("count", spec.of, "int")]
+        return [partial("count", "int")]
     assert spec.of is not None
     of_type = spec.of.type.kind
     if spec.aggregate == "avg":
-        return [("sum", spec.of, of_type), ("count", spec.of, "int")]
-    assert spec.aggregate in ("sum", "min", "max")
-    return [(spec.aggregate, spec.of, of_type)]
+        return [partial("sum", of_type), partial("count", "int")]
+    if spec.aggregate == "stddev":
+        return [partial(function, "int", spec.resolution) for function in MOMENTS]
+    if spec.aggregate == "quantile":
+        return []
+    assert spec.aggregate in ("sum", "min", "max", "decayed_sum"), spec.aggregate
+    return [partial("sum" if spec.aggregate == "decayed_sum" else spec.aggregate, of_type)]
+
+
+def buckets_of(spec: FeatureSpec) -> BucketSpec | None:
+    """What the bucketed group of a quantile counts; None for the other aggregates."""
+    if spec.aggregate != "quantile":
+        return None
+    assert spec.of is not None and spec.resolution is not None
+    return BucketSpec(of=spec.of, where=spec.where, resolution=spec.resolution)
 
 
 def text_of(program: Program | None) -> str:
@@ -298,41 +364,40 @@ def _group_name(entity: Entity, source: Source, key_field: str, suffix: str) -> 
     return base if key_field == entity.join_key else f"{base}.{key_field}"
 
 
+def _tile_suffix(hop_ms: int, buckets: BucketSpec | None) -> str:
+    """A bucketed group counts one expression, so the name of one hop's is told apart by what is counted."""
+    return str(hop_ms) if buckets is None else f"{hop_ms}.q{fingerprint_of(buckets.key)[:8]}"
+
+
 def _tile_group(members: list[tuple[FeatureView, FeatureSpec]]) -> TileGroup:
     """The order of partials depends on what they are, not on where they are written: moving a line changes nothing."""
-    view = members[0][0]
-    wanted: dict[tuple[str, str, str], tuple[str, Program | None, Program | None, str]] = {}
+    view, any_spec = members[0]
+    assert any_spec.hop_ms is not None
+    wanted: dict[tuple[str, ...], Partial] = {}
     retain = 0
     for _, spec in members:
         assert spec.window_ms is not None and spec.hop_ms is not None
         ahead = -(-view.source.future_ms // spec.hop_ms)
         retain = max(retain, num_whole_tiles(spec.window_ms, spec.hop_ms) + 1 + ahead)
-        for function, of, type_name in partials_of(spec):
-            wanted[(function, text_of(of), text_of(spec.where))] = (function, of, spec.where, type_name)
-    partials = tuple(
-        Partial(name=f"p{i}", function=function, of=of, where=where, type=type_name)
-        for i, (function, of, where, type_name) in enumerate(wanted[key] for key in sorted(wanted))
-    )
-    hop_ms = members[0][1].hop_ms
-    assert hop_ms is not None
+        wanted |= {partial.key: partial for partial in partials_of(spec)}
     return TileGroup(
         entity=view.entity,
         source=view.source,
         key_field=view.key_field,
-        hop_ms=hop_ms,
-        partials=partials,
+        hop_ms=any_spec.hop_ms,
+        partials=tuple(replace(wanted[key], name=f"p{i}") for i, key in enumerate(sorted(wanted))),
         retain_tiles=retain,
+        buckets=buckets_of(any_spec),
     )
 
 
 def _last_group(members: list[tuple[FeatureView, FeatureSpec]]) -> LastGroup:
     view = members[0][0]
-    wanted: dict[tuple[str, str], tuple[Program, Program | None, str]] = {}
-    for _, spec in members:
-        assert spec.of is not None
-        wanted[(text_of(spec.of), text_of(spec.where))] = (spec.of, spec.where, spec.type)
-    fields = tuple(
-        LastField(name=f"v{i}", of=of, where=where, type=type_name)
-        for i, (of, where, type_name) in enumerate(wanted[key] for key in sorted(wanted))
-    )
+    wanted = {field.key: field for field in (_last_field(spec) for _, spec in members)}
+    fields = tuple(replace(wanted[key], name=f"v{i}") for i, key in enumerate(sorted(wanted)))
     return LastGroup(entity=view.entity, source=view.source, key_field=view.key_field, fields=fields)
+
+
+def _last_field(spec: FeatureSpec) -> LastField:
+    assert spec.of is not None
+    return LastField(name="", of=spec.of, where=spec.where, type=spec.of.type.kind, newest=spec.aggregate != "first")
