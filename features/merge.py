@@ -16,10 +16,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from features.aggregate import decay_weights, stddev_of
+from features.buckets import MIDPOINTS, MILLIONTHS, NO_VALUE, NUM_BUCKETS, millionths
 from features.packing import NUM_FIXED_CELLS
 from features.spec import FeatureSpec, TileGroup
 
-_UFUNCS: Final = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
+Values = tuple[NDArray[Any], NDArray[np.bool_] | None]
+_EXTREMES: Final = {"min": np.minimum, "max": np.maximum}
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,45 @@ class Reduction:
 
 @dataclass(frozen=True)
 class WindowRead:
-    """All features of one window of one group. `features`: (place in the view, spec, places of its partials)."""
+    """All features of one window of one group. `features`: (place in the view, spec, slots of what it is made of).
+
+    A slot is one merged column: those below the number of partials are the partials, the others are filled by `decayed`
+    (slot, place of the sum, spec) and, in a bucketed group, by `quantiles` (slot of the value, spec; the next one says
+    where there is one).
+    """
 
     window_ms: int
     reductions: tuple[Reduction, ...]
     features: tuple[tuple[int, FeatureSpec, tuple[int, ...]], ...]
+    decayed: tuple[tuple[int, int, FeatureSpec], ...] = ()
+    quantiles: tuple[tuple[int, FeatureSpec], ...] = ()
 
 
 def compile_window(group: TileGroup, window_ms: int, features: Sequence[tuple[int, FeatureSpec]]) -> WindowRead:
     """What has to be merged for features (place in the view, spec) of one window."""
-    placed = tuple((place, spec, group.places_of(spec)) for place, spec in features)
-    kinds: dict[tuple[np.ufunc, str, int | float], list[int]] = {}
-    for p in sorted({p for _, _, partials in placed for p in partials}):
-        partial = group.partials[p]
-        kinds.setdefault((_UFUNCS[partial.function], partial.type, partial.identity), []).append(p)
+    slot = len(group.partials)
+    placed: list[tuple[int, FeatureSpec, tuple[int, ...]]] = []
+    decayed: list[tuple[int, int, FeatureSpec]] = []
+    quantiles: list[tuple[int, FeatureSpec]] = []
+    kinds: dict[tuple[np.ufunc, str, int | float], set[int]] = {}
+    for place, spec in features:
+        slots = group.places_of(spec)
+        if spec.aggregate == "decayed_sum":
+            decayed.append((slot, slots[0], spec))
+            slots, slot = (slot,), slot + 1
+        elif spec.aggregate == "quantile":
+            quantiles.append((slot, spec))
+            slots, slot = (slot, slot + 1), slot + 2
+        else:
+            for p in slots:
+                kind, partial = _EXTREMES.get(group.partials[p].function, np.add), group.partials[p]
+                kinds.setdefault((kind, partial.type, partial.identity), set()).add(p)
+        placed.append((place, spec, slots))
     reductions = tuple(
-        Reduction(ufunc, type_name == "double", np.array(places) + NUM_FIXED_CELLS, identity, tuple(places))
-        for (ufunc, type_name, identity), places in kinds.items()
+        Reduction(ufunc, type_name == "double", np.array(places) + NUM_FIXED_CELLS, identity, places)
+        for (ufunc, type_name, identity), places in ((kind, tuple(sorted(found))) for kind, found in kinds.items())
     )
-    return WindowRead(window_ms, reductions, placed)
+    return WindowRead(window_ms, reductions, tuple(placed), tuple(decayed), tuple(quantiles))
 
 
 def reduce_window(
@@ -62,8 +85,10 @@ def reduce_window(
     """Merge each key's tiles first..last.
 
     Shapes: cells (N, 2 + P) of all keys one after the other, each key's newest first; rows (N,) ascending, the key of
-    each; returns by partial (R,), the identity where a key has no tile in the window.
+    each; returns by slot (R,), the identity where a key has no tile in the window.
     """
+    if read.quantiles:
+        return _quantiles(cells, rows, num_rows, first, last, read)
     inside = (cells[:, 0] >= first) & (cells[:, 0] <= last)
     chosen, chosen_rows = cells[inside], rows[inside]
     num_tiles = np.bincount(chosen_rows, minlength=num_rows)
@@ -81,6 +106,12 @@ def reduce_window(
             merged[:, present] = reduction.ufunc.reduceat(data[:, reduction.cells], starts, axis=0).T
         for place, column in zip(reduction.places, merged, strict=True):
             out[place] = column
+    for slot, place, spec in read.decayed:
+        assert spec.of is not None
+        parts = chosen.view("<f8") if spec.of.type.kind == "double" else chosen
+        with np.errstate(invalid="ignore"):  # a sum beyond the doubles, times a weight of 0
+            decayed = parts[:, NUM_FIXED_CELLS + place] * np.array(decay_weights(spec))[last - chosen[:, 0]]
+        out[slot] = add_in_order(decayed, chosen_rows, num_rows)
     return out
 
 
@@ -94,13 +125,56 @@ def add_in_order(values: NDArray[Any], rows: NDArray[np.int64], num_rows: int) -
     return sums
 
 
-def finish(
-    spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, partials: Sequence[int]
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Merged partials to values, and where there is one (None: everywhere). The sum or count of nothing is 0, its
-    average null."""
-    if spec.aggregate in ("count", "sum"):
-        return merged[0], None
+def _quantiles(
+    cells: NDArray[np.int64], rows: NDArray[np.int64], num_rows: int, first: int, last: int, read: WindowRead
+) -> dict[int, NDArray[Any]]:
+    """`reduce_window` of a bucketed group: cells (N, 2) are (tile * NUM_BUCKETS + bucket, count)."""
+    tiles, buckets = np.divmod(cells[:, 0], NUM_BUCKETS)
+    inside = (tiles >= first) & (tiles <= last) & (buckets != NO_VALUE)
+    buckets, counts, keys = buckets[inside], cells[inside, 1], rows[inside]
+    order = np.lexsort((buckets, keys))
+    upto = np.concatenate([[0], np.cumsum(counts[order])])  # values up to and with each row, over all keys
+    edges = np.searchsorted(keys[order], np.arange(num_rows + 1))
+    before, num_values = upto[edges[:-1]], np.diff(upto[edges])
+    known = num_values > 0
+    out: dict[int, NDArray[Any]] = {}
+    for slot, spec in read.quantiles:
+        assert spec.q is not None and spec.resolution is not None
+        ranks = np.maximum(-(-millionths(spec.q) * num_values // MILLIONTHS), 1)
+        found = buckets[order][np.searchsorted(upto[1:], (before + ranks)[known])]
+        out[slot], out[slot + 1] = np.zeros(num_rows), known
+        out[slot][known] = MIDPOINTS[found] * spec.resolution
+    return out
+
+
+def finish(spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, partials: Sequence[int]) -> Values:
+    """The merged columns of a feature's slots to its values, and where there is one (None: everywhere).
+
+    The sum or count of nothing is 0; its average, extremes and deviation are null, and so is a sum beyond the doubles.
+    """
+    if spec.aggregate in ("count", "sum", "decayed_sum"):
+        return merged[0], _where_finite(merged[0])
     if spec.aggregate == "avg":
-        return merged[0].astype(np.float64) / np.maximum(merged[1], 1), merged[1] > 0
+        totals, counts = merged
+        finite = _where_finite(totals)
+        known = counts > 0 if finite is None else finite & (counts > 0)
+        return np.where(known, totals, 0).astype(np.float64) / np.maximum(counts, 1), known
+    if spec.aggregate == "quantile":
+        return merged[0], merged[1]
+    if spec.aggregate == "stddev":
+        assert spec.resolution is not None
+        moments = zip(*(column.tolist() for column in merged), strict=True)
+        return _optional([stddev_of(*one, resolution=spec.resolution) for one in moments])
     return merged[0], merged[0] != group.partials[partials[0]].identity
+
+
+def _where_finite(values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    if values.dtype.kind != "f":
+        return None
+    finite = np.isfinite(values)
+    return None if finite.all() else finite
+
+
+def _optional(values: Sequence[float | None]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    known = np.array([value is not None for value in values], dtype=bool)
+    return np.array([0.0 if value is None else value for value in values]), known
