@@ -65,6 +65,16 @@ class GroupKeys:
         return f"{self.project}\0{self.group}\0{self.generation}".encode()
 
     @property
+    def marker(self) -> bytes:
+        """What says that the generation is whole: gone with a Redis that lost its data, and then nothing is written."""
+        return self._named("marker")
+
+    @property
+    def backfilled(self) -> bytes:
+        """The seam up to which a backfill has filled the generation."""
+        return self._named("backfilled_through")
+
+    @property
     def heartbeat(self) -> bytes:
         return self._named("applied_through_ms")
 

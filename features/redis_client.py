@@ -5,7 +5,7 @@ Read features/redis_writes.py and features/redis_store.py next for the values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -57,9 +57,20 @@ def read_history(redis_url: str, key: str, *, timeout_s: float = 5.0) -> list[by
 
 
 def swap_document(
-    redis_url: str, keys: tuple[str, str], expected: bytes | None, new: bytes, entry: bytes, *, timeout_s: float = 5.0
+    redis_url: str,
+    keys: tuple[str, str],
+    expected: bytes | None,
+    new: bytes,
+    entry: bytes,
+    values: Mapping[bytes, bytes] | None = None,
+    *,
+    timeout_s: float = 5.0,
 ) -> bool:
-    """Replace (document, history) where the document is still what was read; False where somebody was faster."""
+    """Replace (document, history) and set `values`, all or nothing, where the document is still what was read.
+
+    False where somebody was faster. Raises: StoreError; one that comes while the answer is on its way leaves it open
+    whether the transaction was done.
+    """
     document, history = keys
     with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:
         pipeline = client.pipeline(transaction=True)
@@ -69,6 +80,8 @@ def swap_document(
         pipeline.multi()
         pipeline.set(document, new)
         pipeline.rpush(history, entry)
+        for name, value in (values or {}).items():
+            pipeline.set(name, value)
         try:
             pipeline.execute()
         except redis.exceptions.WatchError:

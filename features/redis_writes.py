@@ -1,11 +1,16 @@
 """Guarded writes of tiles and last values into Redis: what a batch becomes, and which script takes it.
 
+Every script compares the generation's marker with the *life* that the writer shows. A Redis that lost its data, or was
+filled anew, holds another one or none: then nothing is written, because the tiles that a job still remembers are not all
+that windows need, and a heartbeat beside them would show wrong values as fresh ones.
+
 Bytes are made in features/packing.py, the server-side guards are features/lua/*.lua. Scripts, not functions, so that
 Redis 6.2 serves. What reads the same keys is features/redis_store.py.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,12 +20,12 @@ import redis
 from numpy.typing import NDArray
 
 from features import freshness
-from features.coalesce import coalesce_last, coalesce_tiles
+from features.coalesce import coalesce_last, coalesce_tiles, guards_of
 from features.lua import script
 from features.packing import CELL_BYTES, GroupKeys, KeyEncoder, pack_tiles, record_cells
 from features.redis_client import address_of, connect, store_errors
 from features.spec import PROJECT, Entity, Group, LastGroup, TileGroup
-from features.store import APPLIED, StoreError
+from features.store import APPLIED, GenerationLost, StoreError
 from features.window import DAY_MS
 
 KEYS_PER_CALL: Final = 32  # one script call serves this many keys: tests/bench/bench_tiles.py
@@ -38,15 +43,27 @@ def expiry_ms(group: Group) -> int:
 
 
 class TileWriter:
-    """Writes batches of tiles and last values, each guarded on the server. One per thread: it owns one connection."""
+    """Writes batches of tiles and last values, each guarded on the server. One per thread: it owns one connection.
 
-    def __init__(self, redis_url: str, project: str = PROJECT, *, timeout_s: float = 5.0) -> None:
+    `lives`: what the marker of (group, generation) must say (`Registry.life_of`). A writer that is given none for a
+    generation takes what stands there at its first write, and makes a generation that has no marker.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        project: str = PROJECT,
+        *,
+        lives: Mapping[tuple[str, int], str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
         self._address = address_of(redis_url)
         self._project = project
         with store_errors(self._address):  # a single connection is opened at once
             self._client = connect(redis_url, timeout_s, single_connection=True)
         self._encoders: dict[Entity, KeyEncoder] = {}
         self._shas: dict[str, bytes] = {}
+        self._lives = {GroupKeys(project, *place).marker: life.encode() for place, life in (lives or {}).items()}
 
     def write_tiles(
         self,
@@ -57,7 +74,7 @@ class TileWriter:
         counts: NDArray[np.int64],
         partials: Sequence[NDArray[Any]],
         *,
-        applied_through_ms: int,
+        applied_through_ms: int | None,
         appended_ms: NDArray[np.int64] | None = None,
         now_ms: int | None = None,
     ) -> NDArray[np.uint8]:
@@ -65,22 +82,26 @@ class TileWriter:
         in `used` but below the span that is kept.
 
         Shapes: keys N, no nulls; tiles, counts (N,) int64; partials len(group.partials) arrays of (N,), nulls as NaN or
-        None; appended_ms (N,) Kafka append wall time. applied_through_ms is the batch's highest ingest time.
+        None; appended_ms (N,) Kafka append wall time. applied_through_ms is the batch's highest ingest time; None leaves
+        the heartbeat where it is.
         Raises: StoreError naming the address when Redis cannot be reached: write the same batch again, it is idempotent.
+        GenerationLost when Redis has lost the generation: writing again does not help.
         """
         names = GroupKeys(self._project, group.name, generation)
         batch = coalesce_tiles(keys, pack_tiles(group, np.asarray(tiles), np.asarray(counts), partials))
         encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
+        marker, life = names.marker, self._life(names)
         head = [
+            life,
             record_cells(group) * CELL_BYTES,
-            group.retain_tiles,
+            group.retain_rows,
             expiry_ms(group),
-            max(COUNTED_SPAN_MS // group.hop_ms, 1) + group.retain_tiles,
+            max(COUNTED_SPAN_MS // group.hop_ms, 1) * group.rows_per_tile + group.retain_rows,
             EVICTION_SLACK,
         ]
         calls = [
             (
-                [names.used, names.forgotten, *encoded[first : first + KEYS_PER_CALL]],
+                [marker, names.used, names.forgotten, *encoded[first : first + KEYS_PER_CALL]],
                 [*head, *batch.records[first : first + KEYS_PER_CALL]],
             )
             for first in range(0, len(encoded), KEYS_PER_CALL)
@@ -100,7 +121,7 @@ class TileWriter:
         event_ids: Sequence[str],
         values: Mapping[str, Sequence[Any]],
         *,
-        applied_through_ms: int,
+        applied_through_ms: int | None,
         positions: tuple[Sequence[int], Sequence[int]] | None = None,
         appended_ms: NDArray[np.int64] | None = None,
         now_ms: int | None = None,
@@ -115,10 +136,11 @@ class TileWriter:
         names = GroupKeys(self._project, group.name, generation)
         batch = coalesce_last(group, keys, event_time_ms, event_ids, values)
         encoded = self._encoder(group.entity).encode_many(batch.keys, names.suffix)
+        marker, life = names.marker, self._life(names)
         calls = [
             (
-                encoded[first : first + KEYS_PER_CALL],
-                [len(group.fields), expiry_ms(group), *batch.cells[first : first + KEYS_PER_CALL]],
+                [marker, *encoded[first : first + KEYS_PER_CALL]],
+                [life, guards_of(group), expiry_ms(group), *batch.cells[first : first + KEYS_PER_CALL]],
             )
             for first in range(0, len(encoded), KEYS_PER_CALL)
         ]
@@ -128,8 +150,50 @@ class TileWriter:
         self._mark(names, applied_through_ms, status == APPLIED, appended_ms, now_ms, positions, expiry_ms(group))
         return status
 
+    def write_backfill(
+        self,
+        group: TileGroup,
+        generation: int,
+        keys: Sequence[str | int],
+        tiles: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        partials: Sequence[NDArray[Any]],
+        *,
+        seam_ms: int,
+    ) -> NDArray[np.uint8]:
+        """`write_tiles` of tiles below the seam, which the stream does not own; the heartbeat stays the stream's.
+
+        For last values there is `write_last(…, applied_through_ms=None)`: their order decides, not an owner.
+        Raises: ValueError for a tile at the seam or above it; StoreError, GenerationLost as `write_tiles`.
+        """
+        tiles = np.asarray(tiles)
+        newest = int(tiles.max()) // group.rows_per_tile if len(tiles) else None
+        if newest is not None and (newest + 1) * group.hop_ms > seam_ms:
+            raise ValueError(
+                f"group {group.name}: tile {newest} is above the seam {seam_ms}, it is the stream's"
+            )
+        return self.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=None)
+
+    def mark_backfilled(self, group: Group, generation: int, seam_ms: int) -> None:
+        """Say that a backfill has filled a generation up to the seam: the switch waits for it.
+
+        Raises: StoreError; GenerationLost.
+        """
+        names = GroupKeys(self._project, group.name, generation)
+        self._call("mark_backfilled", [([names.marker, names.backfilled], [self._life(names), seam_ms])])
+
     def close(self) -> None:
         self._client.close()
+
+    def _life(self, names: GroupKeys) -> bytes:
+        """What the marker must say, for as long as this writer lives."""
+        known = self._lives.get(names.marker)
+        if known is None:
+            with store_errors(self._address):
+                self._client.set(names.marker, secrets.token_hex(8), nx=True)
+                found: bytes | None = self._client.get(names.marker)  # type: ignore[assignment]
+            known = self._lives[names.marker] = found or b""
+        return known
 
     def _encoder(self, entity: Entity) -> KeyEncoder:
         return self._encoders.setdefault(entity, KeyEncoder(entity))
@@ -137,7 +201,7 @@ class TileWriter:
     def _mark(
         self,
         names: GroupKeys,
-        applied_through_ms: int,
+        applied_through_ms: int | None,
         applied: NDArray[np.bool_],
         appended_ms: NDArray[np.int64] | None,
         now_ms: int | None,
@@ -145,13 +209,21 @@ class TileWriter:
         bitmap_expiry_ms: int,
     ) -> None:
         """A step of its own after every write has been answered: a heartbeat must not run ahead of its values."""
+        if applied_through_ms is None:
+            return
         histogram = b""
         if appended_ms is not None and applied.any():
             now_ms = int(time.time() * 1000) if now_ms is None else now_ms
             histogram = freshness.pack_histogram(now_ms - np.asarray(appended_ms)[applied])
         bitmaps = list(_bitmaps(names, positions)) if positions is not None else []
-        keys = [names.heartbeat, names.freshness, names.used, *(name for name, _ in bitmaps)]
-        args = [applied_through_ms, bitmap_expiry_ms, histogram, *(offsets for _, offsets in bitmaps)]
+        keys = [names.marker, names.heartbeat, names.freshness, names.used, *(name for name, _ in bitmaps)]
+        args = [
+            self._life(names),
+            applied_through_ms,
+            bitmap_expiry_ms,
+            histogram,
+            *(offsets for _, offsets in bitmaps),
+        ]
         self._call("mark_applied", [(keys, args)])
 
     def _call(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
@@ -172,9 +244,22 @@ class TileWriter:
                         got[i] = reply
                 for reply in got:
                     if isinstance(reply, Exception):
+                        self._refuse_lost(str(reply))
                         raise StoreError(f"Redis at {self._address} refused {name}: {reply}") from reply
                 replies.extend(got)
         return replies
+
+    def _refuse_lost(self, reply: str) -> None:
+        """Raises: GenerationLost where a script answered that the marker does not say what it should."""
+        if not reply.startswith("NOGEN "):
+            return
+        project, group, generation = reply.removeprefix("NOGEN ").split(":")[2:5]
+        raise GenerationLost(
+            f"Redis at {self._address} no longer holds generation {generation} of group {group} (project {project}): its data was "
+            "lost, dropped or applied anew, and what a job remembers of it is not all that windows need. Nothing is written. "
+            "Where the registry is still there (`hailstream features list`): `hailstream features rebuild --all`. Where it is "
+            "gone as well: `hailstream features apply`, then `hailstream jobs stop ID --no-savepoint` and submit the job again"
+        )
 
     def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
         if name not in self._shas:

@@ -2,13 +2,13 @@
 
 Engine, sink and command line read this one truth; the YAML texts travel inside, so none of them needs a file. `apply`
 is idempotent: a group gets a new generation only where its tiles of before and after must not be mixed, or where a
-longer window needs tiles that were not kept. Old generations are left to expire.
+longer window needs tiles that were not kept. Where such a group is served already, the new version is *staged* beside
+the applied one, which everybody goes on reading until the switch (features/staging.py, features/rollout.py).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,20 +16,27 @@ from typing import Any, Final
 
 import msgspec
 
-from features.loader import load_catalogue, load_texts
+from features.loader import load_texts
 from features.spec import PROJECT, Catalogue, FeatureView, Group, TileGroup, fingerprint_of, text_of
 from features.store import FeatureError
 
-FORMAT: Final = 1
-ATTEMPTS: Final = 20
+FORMAT: Final = 2
+READ_FORMATS: Final = (1, 2)  # 1 had no staged version, lives or seams
 
 
 class AppliedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """`retain_tiles` is 0 for last groups."""
+    """One generation of a group. `retain_tiles` is 0 for last groups.
+
+    `life` is what the generation's marker in Redis says: who writes shows it, and a Redis that lost the marker, or got
+    another one after a fresh apply, refuses (features/redis_writes.py). "" where format 1 made the generation.
+    `seam_ms`: the stream owns event times from here on, the backfill what is earlier. None: the stream owns all.
+    """
 
     generation: int
     fingerprint: str
     retain_tiles: int
+    life: str = ""
+    seam_ms: int | None = None
 
 
 class AppliedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +44,24 @@ class AppliedView(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
 
 
+class NextVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that is staged: whole, but nobody is served from it until the switch."""
+
+    files: dict[str, str]
+    groups: dict[str, AppliedGroup]
+    views: dict[str, AppliedView]
+    seam_ms: int
+    started_ms: int
+    actor: str
+    reason: str
+
+
 class RegistryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The registry as it is stored. `retired` keeps the last generation of names that are gone: they never restart."""
+    """The registry as it is stored.
+
+    `retired` keeps the highest generation that a name has used, where that is not the one that is applied: of names that
+    are gone, and of versions that were staged and aborted. No generation is ever used twice.
+    """
 
     format: int
     project: str
@@ -47,6 +70,7 @@ class RegistryDocument(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, AppliedGroup]
     views: dict[str, AppliedView]
     retired: dict[str, int] = {}
+    next: NextVersion | None = None
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +83,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Who applied what, when and why."""
+    """Who did what, when and why. `version` is the one that is served afterwards; `note` says what was overridden."""
 
     time_ms: int
     actor: str
@@ -67,16 +91,23 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     fingerprint: str
     changes: list[Change]
+    kind: str = "apply"  # or stage, switch, rebuild, drop, abort
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyReport:
-    """What an apply did. Not `changed`: everything was applied already and nothing was written."""
+    """What an apply did. Not `changed`: everything was applied, or staged, already and nothing was written.
+
+    `staged`: the folder is the version that `registry.staged` holds, and `registry` still serves what it served before;
+    `changes` are then those that the switch will make.
+    """
 
     changed: bool
     registry: Registry
     changes: list[Change] = field(default_factory=list)
     feast_written: bool = False
+    staged: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +131,21 @@ class Registry:
         views = {name: [view.generation, view.fingerprint] for name, view in self.document.views.items()}
         groups = {name: [group.generation, group.fingerprint] for name, group in self.document.groups.items()}
         return fingerprint_of([self.project, views, groups])
+
+    @cached_property
+    def staged(self) -> Registry | None:
+        """The staged version as if it were applied: for its job, its backfill and the checks before the switch."""
+        following = self.document.next
+        if following is None:
+            return None
+        document = msgspec.structs.replace(
+            self.document, files=following.files, groups=following.groups, views=following.views, next=None
+        )
+        return Registry(document, load_texts(following.files))
+
+    def life_of(self, group: str) -> str | None:
+        """What the group's marker says; None where format 1 made its generation. Raises: KeyError naming the known groups."""
+        return self._known(self.document.groups, "group", group).life or None
 
     def generation_of(self, group: str) -> int:
         """Raises: KeyError naming the known groups."""
@@ -158,58 +204,50 @@ def apply_catalogue(
     feast_dir: Path | None = None,
     project: str = PROJECT,
     now_ms: int | None = None,
+    now: bool = False,
 ) -> ApplyReport:
     """Make what the folder declares the applied truth, in one transaction; nothing is written where nothing changed.
 
-    `feast_dir`: also write Feast's feature_store.yaml and registry file there; that comes first, so that an error in it
-    leaves what is applied untouched.
-    Raises: Mistakes for wrong YAML; StoreError when Redis cannot be reached.
+    Where a stream group that is fed already would get a new generation, the version is staged instead: with `now` it is
+    not, and readers see missing until the new generation is fed. `feast_dir`: also write Feast's feature_store.yaml and
+    registry file there; that comes first, so that an error in it leaves what is applied untouched.
+    Raises: Mistakes for wrong YAML; FeatureError where another version is staged; StoreError when Redis cannot be reached.
     """
-    from features.redis_store import read_document, swap_document
+    from features.applying import apply_folder
 
-    catalogue = load_catalogue(folder)
-    for _ in range(ATTEMPTS):
-        stored = read_document(redis_url, registry_key(project))
-        before = None if stored is None else decode_registry(stored)
-        after, changes = next_registry(before, catalogue, project)
-        feast_written = feast_dir is not None and _write_feast(after, redis_url, feast_dir)
-        if before is not None and after.document == before.document:
-            return ApplyReport(changed=False, registry=before, feast_written=feast_written)
-        entry = HistoryEntry(
-            time_ms=int(time.time() * 1000) if now_ms is None else now_ms,
-            actor=actor,
-            reason=reason,
-            version=after.version,
-            fingerprint=after.fingerprint,
-            changes=changes,
-        )
-        encoded = msgspec.json.encode(after.document)
-        names = (registry_key(project), history_key(project))
-        if swap_document(redis_url, names, stored, encoded, msgspec.json.encode(entry)):
-            return ApplyReport(changed=True, registry=after, changes=changes, feast_written=feast_written)
-    raise FeatureError(f"project {project!r} is being changed by somebody else; tried {ATTEMPTS} times, try again")
+    return apply_folder(
+        folder, redis_url, project, actor=actor, reason=reason, feast_dir=feast_dir, now_ms=now_ms, now=now
+    )
 
 
-def next_registry(before: Registry | None, catalogue: Catalogue, project: str) -> tuple[Registry, list[Change]]:
-    """What a catalogue becomes after what is applied, and what changes. Pure."""
+def next_registry(
+    before: Registry | None,
+    catalogue: Catalogue,
+    project: str,
+    *,
+    life: str = "",
+    seam_ms: int | None = None,
+    again: Collection[str] = (),
+) -> tuple[Registry, list[Change]]:
+    """What a catalogue becomes after what is applied, and what changes. Pure.
+
+    New generations get `life` and `seam_ms`; the groups named in `again` get one without being changed.
+    """
     old = before.document if before is not None else None
     old_groups, old_views = (old.groups, old.views) if old else ({}, {})
     retired = dict(old.retired) if old else {}
-    groups = {g.name: _applied_group(g, old_groups.get(g.name), retired) for g in catalogue.groups()}
+    groups = {
+        g.name: _applied_group(g, old_groups.get(g.name), retired, life, seam_ms, g.name in again)
+        for g in catalogue.groups()
+    }
     views: dict[str, AppliedView] = {}
     for view in catalogue.views.values():
         fed_by = [[name, groups[name].generation] for name in _groups_of(catalogue, view)]
         fingerprint = fingerprint_of([view_signature(view), fed_by])
         known = old_views.get(view.name)
         same = known is not None and known.fingerprint == fingerprint
-        last = known.generation if known is not None else retired.get(view.name, 0)
+        last = max(0 if known is None else known.generation, 0 if same else retired.get(view.name, 0))
         views[view.name] = AppliedView(generation=last if same else last + 1, fingerprint=fingerprint)
-    changes = _changes("group", old_groups, groups) + _changes("view", old_views, views)
-    for change in changes:
-        if change.after is None and change.before is not None:
-            retired[change.name] = change.before
-        elif change.after is not None:
-            retired.pop(change.name, None)
     document = RegistryDocument(
         format=FORMAT,
         project=project,
@@ -217,11 +255,30 @@ def next_registry(before: Registry | None, catalogue: Catalogue, project: str) -
         files=dict(catalogue.files),
         groups=groups,
         views=views,
-        retired=retired,
     )
+    changes = changes_between(old, document)
+    document = msgspec.structs.replace(document, retired=retire(retired, changes))
     if old is not None and document != old:
         document = msgspec.structs.replace(document, version=old.version + 1)
     return Registry(document, catalogue), changes
+
+
+def changes_between(before: RegistryDocument | None, after: RegistryDocument) -> list[Change]:
+    """What is served differently, groups first."""
+    groups = {} if before is None else before.groups
+    views = {} if before is None else before.views
+    return _changes("group", groups, after.groups) + _changes("view", views, after.views)
+
+
+def retire(retired: Mapping[str, int], changes: Iterable[Change]) -> dict[str, int]:
+    """Which names have used generations that are not applied, after these changes."""
+    out = dict(retired)
+    for change in changes:
+        if change.after is not None:
+            out.pop(change.name, None)
+        elif change.before is not None:
+            out[change.name] = max(change.before, out.get(change.name, 0))
+    return out
 
 
 def view_signature(view: FeatureView) -> list[Any]:
@@ -237,7 +294,7 @@ def view_signature(view: FeatureView) -> list[Any]:
 def decode_registry(data: bytes) -> Registry:
     """Stored bytes to a registry. Raises: FeatureError for a format that this version does not know."""
     document = msgspec.json.decode(data, type=RegistryDocument)
-    if document.format != FORMAT:
+    if document.format not in READ_FORMATS:
         raise FeatureError(f"the registry has format {document.format}; this version reads {FORMAT}: update hailstream")
     return Registry(document, load_texts(document.files))
 
@@ -250,11 +307,17 @@ def history_key(project: str) -> str:
     return f"hailstream:registry:{project}:history"
 
 
-def _applied_group(group: Group, known: AppliedGroup | None, retired: Mapping[str, int]) -> AppliedGroup:
+def _applied_group(
+    group: Group, known: AppliedGroup | None, retired: Mapping[str, int], life: str, seam_ms: int | None, again: bool
+) -> AppliedGroup:
     retain = group.retain_tiles if isinstance(group, TileGroup) else 0
-    last = known.generation if known is not None else retired.get(group.name, 0)
     same = known is not None and known.fingerprint == group.fingerprint and retain <= known.retain_tiles
-    return AppliedGroup(generation=last if same else last + 1, fingerprint=group.fingerprint, retain_tiles=retain)
+    if known is not None and same and not again:
+        return msgspec.structs.replace(known, retain_tiles=retain)
+    last = max(0 if known is None else known.generation, retired.get(group.name, 0))
+    return AppliedGroup(
+        generation=last + 1, fingerprint=group.fingerprint, retain_tiles=retain, life=life, seam_ms=seam_ms
+    )
 
 
 def _groups_of(catalogue: Catalogue, view: FeatureView) -> list[str]:
@@ -269,16 +332,3 @@ def _changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
         if before != after:
             out.append(Change(kind=kind, name=name, before=before, after=after))
     return out
-
-
-def _write_feast(registry: Registry, redis_url: str, feast_dir: Path) -> bool:
-    """Feast's files, unless they are those of this registry already: importing feast takes seconds."""
-    marker = feast_dir / "hailstream.fingerprint"
-    wanted = f"{registry.fingerprint} {redis_url}\n"
-    if marker.is_file() and marker.read_text() == wanted:
-        return False
-    from features.feast_store import write_feast_repo
-
-    write_feast_repo(registry, redis_url, feast_dir)
-    marker.write_text(wanted)
-    return True

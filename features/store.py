@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.coalesce import coalesce_last
+from features.coalesce import coalesce_last, wins
 from features.packing import ABSENT_CELL, GroupKeys, KeyEncoder, pack_last_cell, pack_tiles, pack_value, unpack_last
 from features.read_plan import ReadPlan
 from features.rows import FeatureBatch
@@ -30,6 +30,10 @@ class FeatureError(Exception):
 
 class StoreError(FeatureError):
     """The online store could not be reached or refused. The message names its address."""
+
+
+class GenerationLost(StoreError):
+    """The store no longer holds what a writer counts on. Sending the batch again cannot help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +142,7 @@ class InMemoryStore:
                 if row < 0:
                     continue
                 time_ms, event_id = int(event_time_ms[row]), event_ids[row].encode()
-                if cells[f] == ABSENT_CELL or (time_ms, event_id) > _order_of(cells[f]):
+                if cells[f] == ABSENT_CELL or wins(field, (time_ms, event_id), _order_of(cells[f])):
                     cells[f] = pack_last_cell(time_ms, event_id, pack_value(field.type, values[field.name][row]))
                     status[row] = APPLIED
             self._last[name] = b"".join(cells)

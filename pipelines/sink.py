@@ -22,7 +22,7 @@ from pyflink.table.udf import ScalarFunction, udf
 from features.records import RECORD_OF_TOPIC, RecordError, decode
 from features.redis_store import TileWriter
 from features.spec import PROJECT, LastGroup, TileGroup
-from features.store import StoreError
+from features.store import GenerationLost, StoreError
 from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
 from pipelines.jobs.options import BATCH_ROWS
 from pipelines.sql import DecodeFunction, WriteFunction
@@ -121,13 +121,15 @@ class _Writer(ScalarFunction):
     """Writes batches of one group, one connection a thread; waits for Redis as long as it takes.
 
     While it waits the bundle stays open, so Flink holds back the topic: nothing is lost and nothing is acknowledged.
-    The write is idempotent, so a batch whose answer was lost is sent again whole.
+    The write is idempotent, so a batch whose answer was lost is sent again whole. A Redis that answers, but has lost the
+    generation, fails the batch and with it the job: waiting would hide it, and its error is what an operator has to see.
     """
 
-    def __init__(self, redis_url: str, generation: int, project: str) -> None:
+    def __init__(self, redis_url: str, generation: int, project: str, life: str | None) -> None:
         self.redis_url = redis_url
         self.generation = generation
         self.project = project
+        self.life = life  # of when the job was submitted: a restart must not take another one for it
 
     def open(self, function_context: Any) -> None:
         self._mine = threading.local()
@@ -143,8 +145,11 @@ class _Writer(ScalarFunction):
         wait_s = FIRST_RETRY_S
         while True:
             try:
-                status = write(self._connection())
+                status = write(self._connection(group.name))
                 break
+            except GenerationLost:
+                self._disconnect()
+                raise
             except StoreError as error:
                 log.warning("%s: %s; trying again in %.2f s", group.name, error, wait_s)
                 if self._retries is not None:
@@ -158,10 +163,11 @@ class _Writer(ScalarFunction):
             self._ignored.inc(ignored)
         return pd.Series(status.astype(np.int8))
 
-    def _connection(self) -> TileWriter:
+    def _connection(self, group: str) -> TileWriter:
         writer: TileWriter | None = getattr(self._mine, "writer", None)
         if writer is None:
-            writer = self._mine.writer = TileWriter(self.redis_url, self.project)
+            lives = {} if self.life is None else {(group, self.generation): self.life}
+            writer = self._mine.writer = TileWriter(self.redis_url, self.project, lives=lives)
         return writer
 
     def _disconnect(self) -> None:
@@ -174,8 +180,10 @@ class _Writer(ScalarFunction):
 class WriteTiles(_Writer):
     """(key, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
 
-    def __init__(self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT) -> None:
-        super().__init__(redis_url, generation, project)
+    def __init__(
+        self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
+    ) -> None:
+        super().__init__(redis_url, generation, project, life)
         self.group = group
         self._seen_ms: int | None = None  # the highest ingest time of any row so far
         self._through_ms: int | None = None  # … of the rows that are known to be complete
@@ -222,8 +230,10 @@ class WriteTiles(_Writer):
 class WriteLast(_Writer):
     """(key, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
 
-    def __init__(self, group: LastGroup, redis_url: str, generation: int, project: str = PROJECT) -> None:
-        super().__init__(redis_url, generation, project)
+    def __init__(
+        self, group: LastGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
+    ) -> None:
+        super().__init__(redis_url, generation, project, life)
         self.group = group
 
     def eval(
@@ -275,9 +285,9 @@ def write_udf(function: WriteFunction, redis_url: str, project: str = PROJECT) -
     """The sink step of one group."""
     group = function.group
     if isinstance(group, TileGroup):
-        step: ScalarFunction = WriteTiles(group, redis_url, function.generation, project)
+        step: ScalarFunction = WriteTiles(group, redis_url, function.generation, project, function.life)
     else:
-        step = WriteLast(group, redis_url, function.generation, project)
+        step = WriteLast(group, redis_url, function.generation, project, function.life)
     return udf(step, result_type=DataTypes.TINYINT(), func_type="pandas", deterministic=False)
 
 

@@ -3,7 +3,7 @@
 Pure text: nothing here knows Flink's classes. A source becomes a chain of views, each record takes one way through it:
 
     topic ─► decoded ─► fields ─┬─ reason IS NOT NULL ──────────► dead_letters   malformed
-             (one call a record)└─ counted ─► fates ─┬─ fate <> 'used' ─► ledger      duplicate, future, late
+             (one call a record)└─ counted ─► fates ─┬─ fate <> 'used' ─► ledger      duplicate, future, late, before_seam
                                                      └─ used ─┬─► GROUP BY key, tile ─► write_<tile group>
                                                               └─► write_<last group>
 
@@ -47,6 +47,7 @@ class WriteFunction:
     name: str
     group: TileGroup | LastGroup
     generation: int
+    life: str | None = None  # what the generation's marker says (features.registry.AppliedGroup)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,17 @@ class FeatureJobSql:
         return "\n".join([*lines, "", statements, "", "BEGIN STATEMENT SET;", "", inserts, "", "END;", ""])
 
 
-def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], options: JobOptions) -> FeatureJobSql:
+def render_feature_job(
+    catalogue: Catalogue,
+    generations: Mapping[str, int],
+    options: JobOptions,
+    lives: Mapping[str, str] | None = None,
+) -> FeatureJobSql:
     """The job that feeds every group of the catalogue. `generations` maps each group's name to its generation.
+
+    `lives` maps it to what its marker says. With `options.seam_ms` it is the job of a staged version, which owns event
+    times from there on: it also feeds the groups that did not change, where it writes what the other job has written,
+    so that it can take that one's place.
 
     Raises: ValueError naming the groups that have no generation (they were not applied).
     """
@@ -89,8 +99,8 @@ def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], opt
         raise ValueError(
             f"not applied: {', '.join(missing) or 'no view at all'}; run `hailstream features apply` first"
         )
-    name = job_name(generations, options.project)
-    text = _Text()
+    name = job_name(generations, options.project, options.seam_ms)
+    text = _Text(lives or {})
     for topic in (DEAD_LETTERS, LEDGER):
         text.tables.append(_kafka_sink(topic, name, options))
     for source in catalogue.sources.values():
@@ -108,16 +118,18 @@ def render_feature_job(catalogue: Catalogue, generations: Mapping[str, int], opt
     )
 
 
-def job_name(generations: Mapping[str, int], project: str = PROJECT) -> str:
-    """`hailstream-features-g<generation>`: the newest generation that the job writes.
+def job_name(generations: Mapping[str, int], project: str = PROJECT, seam_ms: int | None = None) -> str:
+    """`hailstream-features-g<generation>`: the newest generation that the job writes; `…-from<seam>` of a staged version.
 
     A name for people. Which groups it feeds is in the job's parameters (`pipelines/jobs/running.py`).
     """
-    return f"{project}-features-g{max(generations.values())}"
+    name = f"{project}-features-g{max(generations.values())}"
+    return name if seam_ms is None else f"{name}-from{seam_ms}"
 
 
 @dataclass
 class _Text:
+    lives: Mapping[str, str]
     decoders: list[DecodeFunction] = field(default_factory=list)
     writers: list[WriteFunction] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
@@ -137,11 +149,14 @@ def _add_source(
         )
     )
     text.tables.append(_kafka_source(source, options))
-    text.views += _fate_views(source, columns)
+    text.views += _fate_views(source, columns, options.seam_ms)
     text.inserts += [_insert_dead_letters(source), _insert_ledger(source, catalogue)]
     for group in catalogue.groups_of(source.name):
         name = _identifier(group)
-        text.writers.append(WriteFunction(name=f"write_{name}", group=group, generation=generations[group.name]))
+        life = text.lives.get(group.name)
+        text.writers.append(
+            WriteFunction(name=f"write_{name}", group=group, generation=generations[group.name], life=life)
+        )
         text.tables.append(
             f"CREATE TEMPORARY TABLE `written_{name}` (\n  `status` TINYINT\n) WITH ('connector' = 'blackhole')"
         )
@@ -191,12 +206,20 @@ def _kafka_source(source: Source, options: JobOptions) -> str:
   'properties.group.id' = 'hailstream-features',
   'properties.isolation.level' = 'read_committed',
   'properties.fetch.max.wait.ms' = '50',
-  'scan.startup.mode' = 'earliest-offset',
+  {_start(source, options.seam_ms)},
   'key.format' = 'raw',
   'key.fields' = 'kafka_key',
   'value.format' = 'raw',
   'value.fields-include' = 'EXCEPT_KEY'
 )"""
+
+
+def _start(source: Source, seam_ms: int | None) -> str:
+    """A record of event time t was known at t - future at the earliest, and appended within that bound again."""
+    if seam_ms is None:
+        return "'scan.startup.mode' = 'earliest-offset'"
+    first_ms = max(seam_ms - 2 * source.future_ms, 0)
+    return f"'scan.startup.mode' = 'timestamp',\n  'scan.startup.timestamp-millis' = '{first_ms}'"
 
 
 def _kafka_sink(topic: str, name: str, options: JobOptions) -> str:
@@ -220,7 +243,7 @@ def _kafka_sink(topic: str, name: str, options: JobOptions) -> str:
 )"""
 
 
-def _fate_views(source: Source, columns: tuple[str, ...]) -> list[str]:
+def _fate_views(source: Source, columns: tuple[str, ...], seam_ms: int | None) -> list[str]:
     """decoded → fields → (counted →) fates → used."""
     base, carried = source.name, ", ".join(f"`{c}`" for c in (*KAFKA_COLUMNS, *columns))
     fields = ",\n  ".join(f"`record`.`{column}` AS `{column}`" for column in ("reason", "path", *columns))
@@ -247,9 +270,10 @@ def _fate_views(source: Source, columns: tuple[str, ...]) -> list[str]:
             "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `copy`\n"
             f"FROM (\n  SELECT {carried}, PROCTIME() AS `arrival`\n  FROM `{base}_fields`\n  WHERE `reason` IS NULL\n)"
         )
+    early = "" if seam_ms is None else f"WHEN `{source.event_time}` < {seam_ms} THEN 'before_seam' "
     views.append(
         f"CREATE TEMPORARY VIEW `{base}_fates` AS\nSELECT {carried},\n"
-        f"  CASE {duplicate}WHEN {future} THEN 'future' WHEN {late} THEN 'late' ELSE 'used' END AS `fate`\nFROM {good}"
+        f"  CASE {duplicate}WHEN {future} THEN 'future' WHEN {late} THEN 'late' {early}ELSE 'used' END AS `fate`\nFROM {good}"
     )
     views.append(
         f"CREATE TEMPORARY VIEW `{base}_used` AS\nSELECT {carried}\nFROM `{base}_fates`\nWHERE `fate` = 'used'"

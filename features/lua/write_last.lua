@@ -1,10 +1,14 @@
--- Merge last values into several keys, field by field: the higher (event time, event id) wins, the id bytewise.
+-- Merge last and first values into several keys, field by field: the higher (first: the lower) (event time, event id)
+-- wins, the id bytewise.
 --
--- KEYS: values. ARGV: 1 number of fields, 2 expiry in ms, 3.. cells for KEYS[1..].
+-- KEYS: 1 marker, 2.. values. ARGV: 1 life, 2 a character per field (1 the higher wins, 0 the lower),
+-- 3 expiry in ms, 4.. cells for KEYS[2..].
 -- A value is one cell a field: present u8, and if 1: event time i64, length of id u32, length of value u32, id, value.
 -- Returns one character per key and field: 1 the incoming one won, 0 it did not or there was none.
 -- Lua's `<` on strings asks the locale, so ids are compared byte by byte.
-local num_fields, expiry_ms = tonumber(ARGV[1]), ARGV[2]
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('NOGEN ' .. KEYS[1]) end
+local guards, expiry_ms = ARGV[2], ARGV[3]
+local num_fields = #guards
 
 local function cells(bytes)
   local out, pos = {}, 1
@@ -32,17 +36,23 @@ local function id_is_higher(a, b)
   return #a > #b
 end
 
+local function wins(f, new, old)
+  if not new.present or not old.present then return new.present end
+  if new.time == old.time and new.id == old.id then return false end
+  local higher = new.time > old.time or (new.time == old.time and id_is_higher(new.id, old.id))
+  return higher == (string.sub(guards, f, f) == '1')
+end
+
 local won = {}
-for k = 1, #KEYS do
+for k = 2, #KEYS do
   local new, old = cells(ARGV[k + 2]), cells(redis.call('GET', KEYS[k]) or '')
   local merged, changed = {}, false
   for f = 1, num_fields do
     local a, b = new[f], old[f]
-    local wins = a.present
-      and (not b.present or a.time > b.time or (a.time == b.time and id_is_higher(a.id, b.id)))
-    won[#won + 1] = wins and '1' or '0'
-    merged[f] = wins and a.bytes or b.bytes
-    changed = changed or wins
+    local won_here = wins(f, a, b)
+    won[#won + 1] = won_here and '1' or '0'
+    merged[f] = won_here and a.bytes or b.bytes
+    changed = changed or won_here
   end
   if changed then redis.call('SET', KEYS[k], table.concat(merged), 'PX', expiry_ms) end
 end

@@ -1,8 +1,9 @@
 -- Merge batches of tile records into the tile lists of several keys. All or nothing, per call.
 --
--- KEYS: 1 `used` counter, 2 `forgotten` counter, 3.. tile lists.
--- ARGV: 1 record size in bytes, 2 retained span in tiles, 3 expiry in ms, 4 span of the counted memory in tiles,
---       5 expired records that may pile up before they are moved away, 6.. records for KEYS[3..].
+-- KEYS: 1 marker, 2 `used` counter, 3 `forgotten` counter, 4.. tile lists.
+-- ARGV: 1 life, 2 record size in bytes, 3 retained span in tiles, 4 expiry in ms, 5 span of the counted memory in tiles,
+--       6 expired records that may pile up before they are moved away, 7.. records for KEYS[4..].
+-- Where the marker does not say `life`, Redis has lost what the writer counts on, and nothing is written: NOGEN.
 -- A record is tile i64 | count i64 | cells, little-endian; a list is unique tiles, newest first, and so is each argument.
 -- Returns one character per record: 1 applied, 0 ignored (not a higher count), 2 counted but below the span.
 --
@@ -12,8 +13,9 @@
 -- `used` grows by (new count - known count), exactly once for each event, whatever is sent again. For that, tiles that
 -- left the span are remembered in the list `<key>\0counted`: floor i64, then (tile i64 | count i64) in no order. What
 -- is below its floor is refused and counted in `forgotten`. Its key is made here, not passed: one Redis node is assumed.
-local size, retain, expiry_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local remember, slack = tonumber(ARGV[4]), tonumber(ARGV[5])
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('NOGEN ' .. KEYS[1]) end
+local size, retain, expiry_ms = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local remember, slack = tonumber(ARGV[5]), tonumber(ARGV[6])
 local used, forgotten = 0, 0
 local NO_FLOOR = struct.pack('<i8', -9007199254740992)
 
@@ -52,15 +54,17 @@ local function count_below(memory, record)
   return '2'
 end
 
--- Move the records of `list` from the i-th on to the counted memory, and cut that to its own span.
+-- Move the records of `list` from the i-th on to the counted memory, and cut that to its own span whenever an eighth of
+-- it may have expired.
 local function remember_expired(key, list, i, newest)
   local moved = {}
   for j = i, #list / size do moved[#moved + 1] = string.sub(list, (j - 1) * size + 1, (j - 1) * size + 16) end
   local name = key .. '\0counted'
   if redis.call('EXISTS', name) == 0 then moved[1] = NO_FLOOR .. moved[1] end
-  local length = redis.call('APPEND', name, table.concat(moved))
-  if length > 16 * (remember + 64) then
-    local bytes, floor = redis.call('GET', name), newest - remember
+  redis.call('APPEND', name, table.concat(moved))
+  local floor = newest - remember
+  if floor > struct.unpack('<i8', redis.call('GETRANGE', name, 0, 7)) + remember / 8 then
+    local bytes = redis.call('GET', name)
     local kept = {struct.pack('<i8', floor)}
     for pos = 9, #bytes, 16 do
       if struct.unpack('<i8', bytes, pos) >= floor then kept[#kept + 1] = string.sub(bytes, pos, pos + 15) end
@@ -132,7 +136,7 @@ local function write(key, new, statuses)
 end
 
 local statuses = {}
-for k = 3, #KEYS do write(KEYS[k], ARGV[k + 3], statuses) end
-if used > 0 then redis.call('INCRBY', KEYS[1], string.format('%.0f', used)) end
-if forgotten > 0 then redis.call('INCRBY', KEYS[2], forgotten) end
+for k = 4, #KEYS do write(KEYS[k], ARGV[k + 3], statuses) end
+if used > 0 then redis.call('INCRBY', KEYS[2], string.format('%.0f', used)) end
+if forgotten > 0 then redis.call('INCRBY', KEYS[3], forgotten) end
 return table.concat(statuses)

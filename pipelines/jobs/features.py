@@ -5,7 +5,8 @@ Reads what is applied from Redis (features/registry.py), renders it as SQL (pipe
 (pipelines/jobs/submit.py): PyFlink starts a JVM in the process that imports it.
 
 A job feeds what was applied when it was submitted; what was applied since is fed by a new job in its place (`--replace`), which
-starts at the first offset of every topic. Reading again harms nothing: a tile takes a count only if it is higher than the one it
+starts at the first offset of every topic. A version that was staged (features/staging.py) gets a job beside it (`--next`), which
+reads from the seam on, feeds all groups and takes the other's place after the switch. Reading again harms nothing: a tile takes a count only if it is higher than the one it
 has, a last value only if it is newer, and readers of ledger and dead letters count a place once.
 """
 
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from features.loader import load_catalogue
-from features.registry import load_registry, local_registry
+from features.registry import Registry, load_registry, local_registry
 from features.spec import PROJECT, Catalogue
+from features.staging import needs_staged
 from pipelines.jobs.options import JobOptions
 from pipelines.jobs.running import Candidate
 from pipelines.jobs.session import (
@@ -73,14 +75,17 @@ def explain(sql: FeatureJobSql, redis_url: str, project: str = PROJECT) -> str:
     return str(build(table_environment(sql.settings), sql, redis_url, project).explain(ExplainDetail.CHANGELOG_MODE))
 
 
-def candidate_of(sql: FeatureJobSql, project: str = PROJECT) -> Candidate:
-    """The job as those see it who want to know whether it runs already. The fingerprint is of the whole text."""
+def candidate_of(sql: FeatureJobSql, project: str = PROJECT, seam_ms: int | None = None) -> Candidate:
+    """The job as those see it who want to know whether it runs already. The fingerprint is of the whole text
+    and of the lives: after a fresh apply to an empty Redis the text is the same, and the job is not."""
+    lives = "".join(f"{writer.group.name} {writer.life}\n" for writer in sql.writers if writer.life is not None)
     return Candidate(
         project=project,
         kind="features",
         name=sql.name,
-        fingerprint=hashlib.sha256(sql.text().encode()).hexdigest()[:16],
+        fingerprint=hashlib.sha256((sql.text() + lives).encode()).hexdigest()[:16],
         feeds=tuple(f"{writer.group.name}@{writer.generation}" for writer in sql.writers),
+        seam_ms=seam_ms,
     )
 
 
@@ -91,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> dict[str, str] | None:
-    sql = _rendered(args)
+    sql, seam_ms = _rendered(args)
     if args.render:
         print(sql.text(), end="")
         return None
@@ -99,30 +104,38 @@ def _run(args: argparse.Namespace) -> dict[str, str] | None:
         print(explain(sql, args.redis, args.project))
         return None
     return submit_candidate(
-        candidate_of(sql, args.project),
+        candidate_of(sql, args.project, seam_ms),
         sql.settings,
         lambda t_env: build(t_env, sql, args.redis, args.project),
         **where(args),
     )
 
 
-def _rendered(args: argparse.Namespace) -> FeatureJobSql:
-    catalogue, generations = _applied(args)
+def _rendered(args: argparse.Namespace) -> tuple[FeatureJobSql, int | None]:
+    """The job, and the seam of a staged version."""
+    registry, seam_ms = _applied(args)
     chosen = {name: getattr(args, name) for name in ("mini_batch_ms", "bundle_ms") if getattr(args, name) is not None}
-    return render_feature_job(catalogue, generations, JobOptions(**run_options(args), **chosen))
+    options = JobOptions(**run_options(args), **chosen, seam_ms=seam_ms)
+    lives = {name: group.life for name, group in registry.document.groups.items() if group.life}
+    return render_feature_job(registry.catalogue, registry.generations(), options, lives), seam_ms
 
 
-def _applied(args: argparse.Namespace) -> tuple[Catalogue, dict[str, int]]:
-    """What is applied, or with --definitions a folder of YAML as a first generation (only to look at)."""
+def _applied(args: argparse.Namespace) -> tuple[Registry, int | None]:
+    """What is applied, or with --next staged, or with --definitions a folder of YAML as a first generation (only to look at)."""
     if args.definitions is not None:
         if not (args.render or args.explain):
             raise JobError(
                 "--definitions is for --render and --explain: a job runs what `hailstream features apply` has put into Redis"
             )
-        catalogue = load_catalogue(args.definitions)
-        return catalogue, local_registry(catalogue, args.project).generations()
+        return local_registry(load_catalogue(args.definitions), args.project), None
     registry = load_registry(args.redis, args.project)
-    return registry.catalogue, registry.generations()
+    if not args.next:
+        return registry, None
+    if args.replace is not None:
+        raise JobError("--next runs beside the job that is served and replaces none")
+    staged = needs_staged(registry)
+    assert registry.document.next is not None
+    return staged, registry.document.next.seam_ms
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,6 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--mini-batch-ms", type=int, help="aggregates are sent on this often: freshness against rate")
     parser.add_argument("--bundle-ms", type=int, help="a Python step answers this often: freshness against rate")
+    parser.add_argument(
+        "--next",
+        action="store_true",
+        help="the version that `hailstream features apply` has staged, from its seam on, beside the job that is served",
+    )
     parser.add_argument("--render", action="store_true", help="print the SQL and submit nothing")
     parser.add_argument("--explain", action="store_true", help="print Flink's plan of it and submit nothing")
     parser.add_argument(

@@ -43,6 +43,7 @@ class RunOptions:
 class JobOptions(RunOptions):
     """The feature job's. `project` is the registry's; it begins the transactions' names, too."""
 
+    seam_ms: int | None = None  # of a staged version: it owns event times from here on, a backfill what is earlier
     max_outage_ms: int = 24 * 3600 * 1000  # how long the job may be down and still correct the tiles it had open
     mini_batch_ms: int = 100  # aggregates are sent on this often: freshness against rate
     mini_batch_rows: int = 20_000  # … or after this many rows

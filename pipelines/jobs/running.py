@@ -17,6 +17,7 @@ from pipelines.jobs.submit import AlreadyRunning, Job, JobError, list_jobs, stop
 
 FINGERPRINT: Final = "hailstream.fingerprint"
 FEEDS: Final = "hailstream.feeds"
+SEAM: Final = "hailstream.seam"
 _BETWEEN: Final = "/"  # in the list of what a job feeds; `,` and `:` mean something to Flink
 _LISTED: Final = 5
 
@@ -30,11 +31,13 @@ class Candidate:
     name: str
     fingerprint: str  # of all that it does: two jobs with the same one do the same
     feeds: tuple[str, ...]  # groups with their generation, strategies: what somebody would miss
+    seam_ms: int | None = None  # of a staged version, which runs beside the one that is served
 
     def settings(self) -> dict[str, str]:
         """The Flink setting that lets a later submit recognise this job."""
         feeds = _BETWEEN.join(quote(name, safe="@.") for name in self.feeds)
-        return {"pipeline.global-job-parameters": f"{FINGERPRINT}:{self.fingerprint},{FEEDS}:{feeds}"}
+        seam = "" if self.seam_ms is None else f",{SEAM}:{self.seam_ms}"
+        return {"pipeline.global-job-parameters": f"{FINGERPRINT}:{self.fingerprint},{FEEDS}:{feeds}{seam}"}
 
 
 def running_jobs(rest: str, project: str, kind: str) -> list[Job]:
@@ -44,23 +47,42 @@ def running_jobs(rest: str, project: str, kind: str) -> list[Job]:
 
 def is_of(job: Job, project: str, kind: str) -> bool:
     """Whatever the generation in its name."""
-    return re.fullmatch(rf"{re.escape(project)}-{re.escape(kind)}(-g\d+)?", job.name) is not None
+    return re.fullmatch(rf"{re.escape(project)}-{re.escape(kind)}(-g\d+)?(-from-?\d+)?", job.name) is not None
 
 
 def refuse_second(candidate: Candidate, running: Sequence[Job], *, replace: bool = False) -> list[Job]:
     """The jobs that must end before this one may run: none, or with `replace` those that do something else.
 
     `running` are the jobs of the candidate's kind and project.
-    Raises: AlreadyRunning when this very job runs; JobError, without `replace`, when another of the kind does.
+    The job of a staged version runs beside the one that is served, and after the switch it is the one that feeds what is
+    applied. Raises: AlreadyRunning when this very job runs; JobError, without `replace`, when another of the kind does.
     """
-    same = [job for job in running if job.parameters.get(FINGERPRINT) == candidate.fingerprint]
+    same = [job for job in running if _does(job, candidate)]
     others = [job for job in running if job not in same]
-    if others and not replace:
+    if candidate.seam_ms is not None and not same:
+        if len(others) > 1:
+            raise JobError(
+                f"{_listed(others)} run already, and the job of a staged version runs beside one other: stop what feeds neither "
+                "what is served nor what is staged by `hailstream jobs stop ID`. Nothing was submitted."
+            )
+        return []
+    if others and not replace and not (same and all(SEAM in job.parameters for job in others)):
         raise JobError(_other_runs(candidate, others))
     if same:
         left = f" Beside it runs {_listed(others)}: stop that by its id." if others else ""
         raise AlreadyRunning(f"{_listed(same)} runs already: nothing was submitted.{left}")
     return others
+
+
+def _does(job: Job, candidate: Candidate) -> bool:
+    """Whether a job is this very one, or that of a version that was staged and has been switched to since."""
+    if job.parameters.get(FINGERPRINT) == candidate.fingerprint:
+        return True
+    return candidate.seam_ms is None and SEAM in job.parameters and set(candidate.feeds) <= _fed_by(job)
+
+
+def _fed_by(job: Job) -> set[str]:
+    return {unquote(name) for name in job.parameters.get(FEEDS, "").split(_BETWEEN)}
 
 
 def stop_all(rest: str, jobs: Sequence[Job], savepoint_dir: str) -> None:
@@ -76,7 +98,7 @@ def stop_all(rest: str, jobs: Sequence[Job], savepoint_dir: str) -> None:
 
 
 def _other_runs(candidate: Candidate, others: Sequence[Job]) -> str:
-    fed = {unquote(name) for job in others for name in job.parameters.get(FEEDS, "").split(_BETWEEN)}
+    fed = set().union(*(_fed_by(job) for job in others))
     missing = [name for name in candidate.feeds if name not in fed]
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
     what = {

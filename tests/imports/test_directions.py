@@ -26,6 +26,7 @@ ONLY_IN = {
     "feast": {"features/feast_store.py"},
     "redis": {
         "features/redis_client.py",
+        "features/redis_keys.py",
         "features/redis_writes.py",
         "features/redis_store.py",
         "features/feast_store.py",

@@ -339,7 +339,7 @@ def test_what_is_applied_later_is_fed_by_the_job_that_replaces_the_older_one(sta
         before, old_id = run.stats(), run.job_id
 
         run.registry = apply_catalogue(
-            SHIPPED, stack.redis_url, actor="test", reason="second", project=project
+            SHIPPED, stack.redis_url, actor="test", reason="second", project=project, now=True
         ).registry
         with pytest.raises(JobError) as caught:
             run.submit()

@@ -217,10 +217,10 @@ def test_heartbeat_stays_until_the_rest_of_a_full_batch_has_followed(redis_url: 
 
 def test_each_thread_has_a_connection_of_its_own(redis_url: str, registry: Registry) -> None:
     step = zone_writer(registry, redis_url)
-    own = step._connection()
-    assert step._connection() is own
+    own = step._connection(step.group.name)
+    assert step._connection(step.group.name) is own
     others: list[object] = []
-    thread = threading.Thread(target=lambda: others.append(step._connection()))
+    thread = threading.Thread(target=lambda: others.append(step._connection(step.group.name)))
     thread.start()
     thread.join()
     assert others[0] is not own
