@@ -9,6 +9,7 @@ code alone goes to whoever runs it (`fused_machine.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
@@ -16,19 +17,23 @@ from typing import Any, Final
 from features.expr.fused_memory import memory, texts
 
 # A function of METH_FASTCALL around the compiled one: a call through ctypes takes longer than the loop over a few dozen rows.
+# Numba's functions return a status and put the result where they are told; the texts here raise nothing, so it is always 0.
 _ENTRY: Final = """\
 declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_FromLongLong(i64)
-declare i64 @{native}(i64, i64, i64)
+declare i32 @{native}(ptr, ptr, i64, i64, i64)
 
 define ptr @{name}(ptr %self, ptr %args, i64 %count) {{
+  %result = alloca i64
+  %raised = alloca ptr
   %inputs = load i64, ptr %args
   %second = getelementptr i64, ptr %args, i64 1
   %outputs = load i64, ptr %second
   %third = getelementptr i64, ptr %args, i64 2
   %asked = load ptr, ptr %third
   %killed = call i64 @PyLong_AsLongLong(ptr %asked)
-  %found = call i64 @{native}(i64 %inputs, i64 %outputs, i64 %killed)
+  %status = call i32 @{native}(ptr %result, ptr %raised, i64 %inputs, i64 %outputs, i64 %killed)
+  %found = load i64, ptr %result
   %said = call ptr @PyLong_FromLongLong(i64 %found)
   ret ptr %said
 }}
@@ -50,10 +55,22 @@ def compile_text(text: str, names: Iterable[str]) -> dict[str, bytes]:
     out = {}
     for name in names:
         made = cfunc(signature, error_model="numpy")(namespace[name])
-        module = llvm.parse_assembly(made.inspect_llvm())
-        module.link_in(llvm.parse_assembly(_ENTRY.format(name=name, native=made.native_name)))
+        module = llvm.parse_assembly(_without(made.inspect_llvm(), made.native_name))
+        module.link_in(llvm.parse_assembly(_ENTRY.format(name=name, native=made.native_name.removeprefix("cfunc."))))
         out[name] = host_machine().emit_object(module)
     return out
+
+
+def _without(text: str, name: str) -> str:
+    """LLVM's text without the definition of a function.
+
+    Numba's own entry for C calls functions that only a process with Numba has, and LLVM's loader resolves the outer names of
+    an object all or none: one that is missing leaves zeros for those that are there.
+    """
+    kept, removed = re.subn(rf"^define [^\n]*@{re.escape(name)}\(.*?^}}\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    if removed != 1:
+        raise ValueError(f"{removed} definitions of {name} in what Numba made")
+    return kept
 
 
 def host_machine() -> Any:

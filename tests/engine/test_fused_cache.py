@@ -97,6 +97,28 @@ def test_an_engine_never_imports_numba(warm: FusedCache) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
+def test_a_strategy_compiled_by_the_worker_runs_where_numba_was_never_imported(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from engine.fused import fused_rules
+from engine.fused_cache import FusedCache
+from engine.fused_plan import plan_rules
+from engine.rules import ColumnRules
+from tests.bench.bench_fused import columns_of, compile_bench
+from tests.engine.rule_columns import assert_same_before
+
+folder = Path({str(tmp_path)!r})
+compiled = compile_bench(folder)
+plan = plan_rules(compiled)
+fused = fused_rules(compiled, plan, FusedCache(folder / "fused").get(plan.text))
+columns, _ = columns_of(compiled, 100)
+assert_same_before(fused.before(dict(columns), 100, 0), ColumnRules(compiled).before(dict(columns), 100, 0), "worker")
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda raw: b"",
     "cut off in the code": lambda raw: raw[: len(raw) // 2],
