@@ -1,7 +1,11 @@
-"""A batch of rows to one write per key: what the newest row of each tile or field is, found before it is sent."""
+"""A batch of rows to one write per key: which row of each tile or field wins, found before it is sent.
+
+The same guards stand on the server (features/lua/*.lua), against what other batches wrote.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.packing import ABSENT_CELL, pack_last_cell, pack_value
-from features.spec import LastGroup
+from features.spec import LastField, LastGroup
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,17 @@ def coalesce_last(
     event_ids: Sequence[str],
     values: Mapping[str, Sequence[Any]],
 ) -> LastBatch:
-    """Per key and field the row with the highest (event time, event id bytes) among those that carry a value."""
+    """Per key and field the row that wins among those that carry a value: NaN and infinity are none."""
     times = np.asarray(event_time_ms).tolist()
     ids = [event_id.encode() for event_id in event_ids]
     best: dict[str | int, list[int]] = {}
     for f, field in enumerate(group.fields):
         for row, value in enumerate(values[field.name]):
-            if value is None or value != value:
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
                 continue
             rows = best.setdefault(keys[row], [-1] * len(group.fields))
             at = rows[f]
-            if at < 0 or (times[row], ids[row]) > (times[at], ids[at]):
+            if at < 0 or wins(field, (times[row], ids[row]), (times[at], ids[at])):
                 rows[f] = row
     cells = [
         b"".join(
@@ -81,3 +85,13 @@ def coalesce_last(
     ]
     flat = [row for rows in best.values() for row in rows]
     return LastBatch(list(best), cells, np.array(flat, dtype=np.int64))
+
+
+def wins(field: LastField, new: tuple[int, bytes], old: tuple[int, bytes]) -> bool:
+    """Whether an event (time, id) takes a field from another: the higher one a `last`, the lower one a `first`."""
+    return new > old if field.newest else new < old
+
+
+def guards_of(group: LastGroup) -> str:
+    """How the server compares each field: one character, 1 the higher wins, 0 the lower."""
+    return "".join("1" if field.newest else "0" for field in group.fields)
