@@ -125,13 +125,16 @@ def pack_tiles(
 
 
 def partial_cells(partial: Partial, values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers with nulls (NaN, None) to (N,) int64 or float64 with the partial's identity instead."""
+    """Numbers with nulls (None; NaN of a minimum or maximum) to (N,) int64 or float64 with the partial's identity instead.
+
+    A sum is never null: its NaN is what is left of +inf and -inf, and is kept, so that it is read as null.
+    """
     dtype = np.float64 if partial.type == "double" else np.int64
     values = np.asarray(values)
     if values.dtype.kind in "iu":
         return values.astype(dtype)
     if values.dtype.kind == "f":
-        known = ~np.isnan(values)
+        known = ~np.isnan(values) | (partial.function == "sum" and partial.type == "double")
     else:
         known = np.array([v is not None and v == v for v in values], dtype=bool)
     out = np.full(len(values), partial.identity, dtype=dtype)

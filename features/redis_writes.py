@@ -169,9 +169,7 @@ class TileWriter:
         tiles = np.asarray(tiles)
         newest = int(tiles.max()) // group.rows_per_tile if len(tiles) else None
         if newest is not None and (newest + 1) * group.hop_ms > seam_ms:
-            raise ValueError(
-                f"group {group.name}: tile {newest} is above the seam {seam_ms}, it is the stream's"
-            )
+            raise ValueError(f"group {group.name}: tile {newest} is above the seam {seam_ms}, it is the stream's")
         return self.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=None)
 
     def mark_backfilled(self, group: Group, generation: int, seam_ms: int) -> None:
