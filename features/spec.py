@@ -193,6 +193,12 @@ class TileGroup:
         return 1 if self.buckets is None else NUM_BUCKETS
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """The expressions that are asked of each record."""
+        parts: tuple[Partial | BucketSpec, ...] = (*self.partials, *([] if self.buckets is None else [self.buckets]))
+        return tuple(program for part in parts for program in (part.of, part.where) if program is not None)
+
+    @property
     def retain_rows(self) -> int:
         """`retain_tiles` in numbers of rows: what the store, which knows rows only, keeps."""
         return self.retain_tiles * self.rows_per_tile
@@ -246,6 +252,11 @@ class LastGroup:
             ["last", self.entity.name, self.entity.type, self.source.name, self.source.topic, self.key_field]
             + [self.source.event_time, self.source.event_id, [[*f.key, f.type] for f in self.fields]]
         )
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The expressions that are asked of each record."""
+        return tuple(program for part in self.fields for program in (part.of, part.where) if program is not None)
 
     def index_of(self, spec: FeatureSpec) -> int:
         """The place of a feature's field in `fields`."""

@@ -22,7 +22,8 @@ import msgspec
 
 from features.expr import Program, to_sql
 from features.records import DEAD_LETTERS, LEDGER, RECORD_OF_TOPIC
-from features.spec import PROJECT, Catalogue, LastField, LastGroup, Partial, Source, TileGroup
+from features.spec import PROJECT, Catalogue, LastField, LastGroup, Source, TileGroup
+from features.tile_sql import TileSql
 from features.window import sql_tile
 from pipelines.dead_letter import MAX_MESSAGE_BYTES
 from pipelines.jobs.options import JobOptions, feature_settings
@@ -177,10 +178,7 @@ def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
         needed.add(source.dedup.by)
     for group in catalogue.groups_of(source.name):
         needed.add(group.key_field)
-        parts: tuple[Partial | LastField, ...] = group.partials if isinstance(group, TileGroup) else group.fields
-        for part in parts:
-            for program in (part.of, part.where):
-                needed |= set() if program is None else program.names
+        needed.update(*(program.names for program in group.programs))
     record = RECORD_OF_TOPIC.get(source.topic)
     if record is None:
         raise ValueError(
@@ -312,20 +310,16 @@ def _insert_ledger(source: Source, catalogue: Catalogue) -> str:
 def _tile_rows(group: TileGroup) -> str:
     """What the GROUP BY reads, under a name of its own: the state's TTL is a hint on that name."""
     name, source = _identifier(group), group.source
-    needed = {n for p in group.partials for program in (p.of, p.where) if program is not None for n in program.names}
-    columns = "".join(f", `{c}`" for c in source.schema if c in needed)
-    return (
-        f"CREATE TEMPORARY VIEW `{name}_rows` AS\n"
-        f"SELECT `{group.key_field}` AS `group_key`, {sql_tile(f'`{source.event_time}`', group.hop_ms)} AS `tile`,\n"
-        f"  `{source.ingest_time}` AS `ingested_ms`, `kafka_appended`{columns}\n"
-        f"FROM `{source.name}_used`\nWHERE `{group.key_field}` IS NOT NULL"
-    )
+    carried = [f"`{group.key_field}` AS `group_key`", f"`{source.ingest_time}` AS `ingested_ms`", "`kafka_appended`"]
+    rows = TileSql(group, "flink").rows(f"`{source.name}_used`", carried, f"`{group.key_field}` IS NOT NULL")
+    return f"CREATE TEMPORARY VIEW `{name}_rows` AS\n{rows}"
 
 
 def _insert_tiles(group: TileGroup, options: JobOptions) -> str:
     name = _identifier(group)
     ttl_ms = group.hop_ms + group.source.disorder_ms + options.max_outage_ms
-    partials = "".join(f",\n    {_partial(partial)} AS `{partial.name}`" for partial in group.partials)
+    aggregates = zip(group.partials, TileSql(group, "flink").partials(), strict=True)
+    partials = "".join(f",\n    {aggregate} AS `{partial.name}`" for partial, aggregate in aggregates)
     names = "".join(f", `{partial.name}`" for partial in group.partials)
     return (
         f"INSERT INTO `written_{name}`\n"
@@ -335,23 +329,6 @@ def _insert_tiles(group: TileGroup, options: JobOptions) -> str:
         f"    MAX(`kafka_appended`) AS `kafka_appended`{partials}\n"
         f"  FROM `{name}_rows`\n  GROUP BY `group_key`, `tile`\n)"
     )
-
-
-def _partial(partial: Partial) -> str:
-    """One partial as an aggregate. Integers stay BIGINT and never null, or they would pass through a double on their way."""
-    kept = "" if partial.where is None else f" FILTER (WHERE {_sql(partial.where)})"
-    if partial.function == "count":
-        return f"COUNT({'*' if partial.of is None else _sql(partial.of)}){kept}"
-    assert partial.of is not None
-    kind = SQL_TYPES[partial.type]
-    value = f"{partial.function.upper()}(CAST({_sql(partial.of)} AS {kind})){kept}"
-    if partial.function == "sum":
-        return f"COALESCE({value}, CAST(0 AS {kind}))"
-    if partial.type == "int":  # the identity: it changes nothing when tiles are merged
-        return (
-            f"COALESCE({value}, {'9223372036854775807' if partial.function == 'min' else '-9223372036854775807 - 1'})"
-        )
-    return value
 
 
 def _insert_last(group: LastGroup) -> str:

@@ -170,26 +170,22 @@ FROM `trip_events_fates`
 WHERE `fate` = 'used';
 
 CREATE TEMPORARY VIEW `driver_trip_events_60000_rows` AS
-SELECT `driver_id` AS `group_key`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 60000) + 60000, 60000)) / 60000) AS `tile`,
-  `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, `event_type`
+SELECT `driver_id` AS `group_key`, `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 60000) + 60000, 60000)) / 60000) AS `tile`, `event_type`
 FROM `trip_events_used`
 WHERE `driver_id` IS NOT NULL;
 
 CREATE TEMPORARY VIEW `driver_trip_events_900000_rows` AS
-SELECT `driver_id` AS `group_key`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 900000) + 900000, 900000)) / 900000) AS `tile`,
-  `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, `event_type`, `fare_cents`, `distance_m`
+SELECT `driver_id` AS `group_key`, `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 900000) + 900000, 900000)) / 900000) AS `tile`, `event_type`, `fare_cents`, `distance_m`
 FROM `trip_events_used`
 WHERE `driver_id` IS NOT NULL;
 
 CREATE TEMPORARY VIEW `zone_trip_events_60000_pickup_zone_rows` AS
-SELECT `pickup_zone` AS `group_key`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 60000) + 60000, 60000)) / 60000) AS `tile`,
-  `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, `event_type`
+SELECT `pickup_zone` AS `group_key`, `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 60000) + 60000, 60000)) / 60000) AS `tile`, `event_type`
 FROM `trip_events_used`
 WHERE `pickup_zone` IS NOT NULL;
 
 CREATE TEMPORARY VIEW `zone_trip_events_300000_pickup_zone_rows` AS
-SELECT `pickup_zone` AS `group_key`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 300000) + 300000, 300000)) / 300000) AS `tile`,
-  `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, `event_type`, `fare_cents`
+SELECT `pickup_zone` AS `group_key`, `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 300000) + 300000, 300000)) / 300000) AS `tile`, `event_type`, `fare_cents`
 FROM `trip_events_used`
 WHERE `pickup_zone` IS NOT NULL;
 

@@ -147,8 +147,7 @@ FROM `trip_events_fates`
 WHERE `fate` = 'used';
 
 CREATE TEMPORARY VIEW `zone_trip_events_300000_pickup_zone_rows` AS
-SELECT `pickup_zone` AS `group_key`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 300000) + 300000, 300000)) / 300000) AS `tile`,
-  `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, `product`, `fare_cents`
+SELECT `pickup_zone` AS `group_key`, `ingest_time_ms` AS `ingested_ms`, `kafka_appended`, ((`event_time_ms` - MOD(MOD(`event_time_ms`, 300000) + 300000, 300000)) / 300000) AS `tile`, `product`, `fare_cents`
 FROM `trip_events_used`
 WHERE `pickup_zone` IS NOT NULL;
 
@@ -203,9 +202,9 @@ FROM (
     MAX(`kafka_appended`) AS `kafka_appended`,
     COUNT(*) AS `p0`,
     COUNT(`fare_cents`) AS `p1`,
-    MAX(CAST((CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) AS DOUBLE)) AS `p2`,
+    MAX(CASE WHEN (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) >= -1.7976931348623157E308 AND (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) <= 1.7976931348623157E308 THEN (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) END) AS `p2`,
     COALESCE(MIN(CAST(`fare_cents` AS BIGINT)), 9223372036854775807) AS `p3`,
-    COALESCE(SUM(CAST((CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) AS DOUBLE)) FILTER (WHERE (`product` = 'it''s pool')), CAST(0 AS DOUBLE)) AS `p4`
+    COALESCE(SUM(CASE WHEN (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) >= -1.7976931348623157E308 AND (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) <= 1.7976931348623157E308 THEN (CAST(COALESCE(`fare_cents`, CAST(0 AS BIGINT)) AS DOUBLE) / 100.0E0) END) FILTER (WHERE (`product` = 'it''s pool')), 0.0E0) AS `p4`
   FROM `zone_trip_events_300000_pickup_zone_rows`
   GROUP BY `group_key`, `tile`
 );
