@@ -30,11 +30,15 @@ _GREATEST: Final = "9223372036854775807"
 class TileSql:
     """One group's SQL in one dialect."""
 
-    def __init__(self, group: TileGroup, dialect: Dialect) -> None:
-        """Raises: ValueError for an unknown dialect."""
+    def __init__(self, group: TileGroup, dialect: Dialect, *, arrival: str | None = None) -> None:
+        """`arrival`: what DuckDB orders the rows of a tile by when it adds doubles; Flink adds them as they come.
+
+        Raises: ValueError for an unknown dialect.
+        """
         if dialect not in _QUOTES:
             raise ValueError(f"unknown dialect {dialect!r}; known: flink, duckdb")
         self.group, self.dialect = group, dialect
+        self._order = "" if arrival is None else f" ORDER BY {arrival}"
         self._steps = self._step_columns()
 
     def rows(self, source: str, carried: Sequence[str], condition: str, *, event_time: str | None = None) -> str:
@@ -97,7 +101,7 @@ class TileSql:
 
     def _sum(self, value: str, kept: str, type_name: str) -> str:
         if type_name == "double":
-            return f"COALESCE(SUM({value}){kept}, {sql_double(0.0)})"
+            return f"COALESCE(SUM({value}{self._order}){kept}, {sql_double(0.0)})"
         if self.dialect == "flink":
             return f"COALESCE(SUM({value}){kept}, CAST(0 AS BIGINT))"
         wide = f"COALESCE(SUM({value}){kept}, 0)"  # a HUGEINT
