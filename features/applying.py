@@ -99,6 +99,7 @@ def apply_folder(
     feast_dir: Path | None,
     now_ms: int | None,
     now: bool,
+    check: Callable[[Registry | None, Catalogue], None],
 ) -> ApplyReport:
     """`features.registry.apply_catalogue`, which says what it does."""
     catalogue = load_catalogue(folder)
@@ -108,6 +109,7 @@ def apply_folder(
             if dict(catalogue.files) == before.document.next.files:
                 return None
             refuse_staged(before)
+        check(before, catalogue)
         after, changes = next_registry(before, catalogue, project, life=new_life(when_ms))
         if before is None:
             return Step(after=after, kind="apply", changes=changes)

@@ -8,7 +8,7 @@ the applied one, which everybody goes on reading until the switch (features/stag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -163,6 +163,10 @@ class Registry:
         """Generation by group name."""
         return {name: group.generation for name, group in self.document.groups.items()}
 
+    def lives(self) -> dict[tuple[str, int], str]:
+        """By (group, generation) what its marker says, as a writer has to show it."""
+        return {(name, group.generation): group.life for name, group in self.document.groups.items() if group.life}
+
     def _known(self, known: Mapping[str, Any], what: str, name: str) -> Any:
         if name not in known:
             raise KeyError(f"{what} {name!r} is not applied in project {self.project!r}; applied are {sorted(known)}")
@@ -179,12 +183,18 @@ def load_registry(redis_url: str, project: str = PROJECT) -> Registry:
 
     Raises: StoreError when Redis cannot be reached; FeatureError when nothing is applied or the format is newer.
     """
+    found = applied_or_none(redis_url, project)
+    if found is None:
+        raise FeatureError(f"no features are applied in project {project!r}: run `hailstream features apply`")
+    return found
+
+
+def applied_or_none(redis_url: str, project: str = PROJECT) -> Registry | None:
+    """What is applied, None where nothing is yet. Raises: as `load_registry`."""
     from features.redis_store import read_document
 
     data = read_document(redis_url, registry_key(project))
-    if data is None:
-        raise FeatureError(f"no features are applied in project {project!r}: run `hailstream features apply`")
-    return decode_registry(data)
+    return None if data is None else decode_registry(data)
 
 
 def load_history(redis_url: str, project: str = PROJECT) -> list[HistoryEntry]:
@@ -205,18 +215,28 @@ def apply_catalogue(
     project: str = PROJECT,
     now_ms: int | None = None,
     now: bool = False,
+    check: Callable[[Registry | None, Catalogue], None] = lambda before, catalogue: None,
 ) -> ApplyReport:
     """Make what the folder declares the applied truth, in one transaction; nothing is written where nothing changed.
 
     Where a stream group that is fed already would get a new generation, the version is staged instead: with `now` it is
     not, and readers see missing until the new generation is fed. `feast_dir`: also write Feast's feature_store.yaml and
-    registry file there; that comes first, so that an error in it leaves what is applied untouched.
+    registry file there; that comes first, so that an error in it leaves what is applied untouched. `check` sees what is
+    applied and what is declared before something is written, at every try, and what it raises is raised.
     Raises: Mistakes for wrong YAML; FeatureError where another version is staged; StoreError when Redis cannot be reached.
     """
     from features.applying import apply_folder
 
     return apply_folder(
-        folder, redis_url, project, actor=actor, reason=reason, feast_dir=feast_dir, now_ms=now_ms, now=now
+        folder,
+        redis_url,
+        project,
+        actor=actor,
+        reason=reason,
+        feast_dir=feast_dir,
+        now_ms=now_ms,
+        now=now,
+        check=check,
     )
 
 

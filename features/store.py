@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 from features.coalesce import coalesce_last, wins
 from features.packing import ABSENT_CELL, GroupKeys, KeyEncoder, pack_last_cell, pack_tiles, pack_value, unpack_last
 from features.read_plan import ReadPlan
+from features.row_packing import Rows, order_of_row, pack_rows
 from features.rows import FeatureBatch
 from features.spec import PROJECT, LastGroup, TileGroup
+from features.window import MINUTE_MS
 
 IGNORED: Final = 0
 APPLIED: Final = 1
 COUNTED_BELOW_SPAN: Final = 2
+FUTURE: Final = 3
+MAX_ORDER: Final = 1 << 53  # of event times and sequences: the guards run in Lua, whose numbers are doubles
 
 
 class FeatureError(Exception):
@@ -149,6 +153,33 @@ class InMemoryStore:
         self._beat(names, applied_through_ms)
         return status
 
+    def write_rows(
+        self,
+        group: Rows,
+        generation: int,
+        keys: Sequence[Any],
+        event_time_ms: NDArray[np.int64],
+        sequences: NDArray[np.int64],
+        values: Mapping[str, Sequence[Any] | NDArray[Any]],
+        *,
+        max_age_ms: int,
+        future_ms: int = MINUTE_MS,
+        applied_through_ms: int | None = None,
+    ) -> NDArray[np.uint8]:
+        """features.redis_rows.RowWriter.write_rows, without an expiry."""
+        names, encoder = GroupKeys(self._project, group.name, generation), KeyEncoder(group.entity)
+        chosen, status = newest_rows(keys, event_time_ms, sequences, future_ms)
+        rows = pack_rows(group, event_time_ms, sequences, values)
+        for row in chosen.tolist():
+            name = encoder.encode(keys[row]) + names.suffix
+            old = self._last.get(name)
+            if old is None or order_of_row(rows[row]) > order_of_row(old):
+                self._last[name] = rows[row]
+                status[row] = APPLIED
+        if applied_through_ms is not None:
+            self._beat(names, applied_through_ms)
+        return status
+
     def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int) -> dict[str, FeatureBatch]:
         return plan.assemble([self._get(name) for name in plan.store_keys(self._project, keys)], keys, as_of_ms)
 
@@ -165,6 +196,25 @@ class InMemoryStore:
 
     def _beat(self, names: GroupKeys, applied_through_ms: int) -> None:
         self._numbers[names.heartbeat] = max(self._numbers.get(names.heartbeat, applied_through_ms), applied_through_ms)
+
+
+def newest_rows(
+    keys: Sequence[Any], event_time_ms: NDArray[np.int64], sequences: NDArray[np.int64], future_ms: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Of each key the row with the highest (event time, sequence), and all rows' statuses so far: FUTURE or IGNORED.
+
+    A row is from the future where its event time is ahead of its sequence (µs) by more than `future_ms`.
+    Raises: ValueError for an order that a guard could not compare exactly.
+    """
+    if len(keys) and max(np.abs(event_time_ms).max(), np.abs(sequences).max()) >= MAX_ORDER:
+        raise ValueError("event times and sequences must lie below 2**53: milliseconds, and microseconds since 1970")
+    status = np.full(len(keys), IGNORED, dtype=np.uint8)
+    status[event_time_ms - sequences // 1000 > future_ms] = FUTURE
+    best: dict[Any, int] = {}
+    for row in np.lexsort((sequences, event_time_ms)).tolist():
+        if status[row] != FUTURE:
+            best[keys[row]] = row
+    return np.fromiter(best.values(), dtype=np.int64, count=len(best)), status
 
 
 def split_cells(group: LastGroup, data: bytes) -> list[bytes]:

@@ -171,6 +171,23 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
+def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
+    """How far a consumer group has said to have read, `{partition: next offset}`; 0 where it has said nothing.
+
+    Raises: TopicError for an unknown topic or broker.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 3})
+    try:
+        partitions = [tp for _, tp in _partitions(consumer, bootstrap, topic)]
+        return {tp.partition: max(tp.offset, 0) for tp in consumer.committed(partitions, timeout=20)}
+    except KafkaException as error:
+        raise TopicError(f"the broker at {bootstrap} does not say what group {group} has read: {error}") from None
+    finally:
+        consumer.close()
+
+
 def read_all(bootstrap: str, topic: str, *, start: Mapping[int, int] | None = None) -> Iterator[Message]:
     """Every committed message of a topic from `start` (default: the first) up to the end offsets at call time.
 

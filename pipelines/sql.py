@@ -149,7 +149,7 @@ def _add_source(
             columns=tuple((column, source.schema[column].rstrip("?")) for column in columns),
         )
     )
-    text.tables.append(_kafka_source(source, options))
+    text.tables.append(_kafka_source(source, generations, options))
     text.views += _fate_views(source, columns, options.seam_ms)
     text.inserts += [_insert_dead_letters(source), _insert_ledger(source, catalogue)]
     for group in catalogue.groups_of(source.name):
@@ -190,7 +190,14 @@ def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
     return tuple(column for column in source.schema if column in needed)
 
 
-def _kafka_source(source: Source, options: JobOptions) -> str:
+def consumer_group(generations: Mapping[str, int], project: str = PROJECT, seam_ms: int | None = None) -> str:
+    """Under which name a job commits how far it has read, at every checkpoint. That of a staged version has its own, so
+    that the switch can ask whether it has caught up."""
+    return "hailstream-features" if seam_ms is None else job_name(generations, project, seam_ms)
+
+
+def _kafka_source(source: Source, generations: Mapping[str, int], options: JobOptions) -> str:
+    group = consumer_group(generations, options.project, options.seam_ms)
     return f"""CREATE TEMPORARY TABLE `{source.name}` (
   `kafka_key` BYTES,
   `kafka_value` BYTES,
@@ -201,7 +208,7 @@ def _kafka_source(source: Source, options: JobOptions) -> str:
   'connector' = 'kafka',
   'topic' = '{source.topic}',
   'properties.bootstrap.servers' = '{options.kafka}',
-  'properties.group.id' = 'hailstream-features',
+  'properties.group.id' = '{group}',
   'properties.isolation.level' = 'read_committed',
   'properties.fetch.max.wait.ms' = '50',
   {_start(source, options.seam_ms)},

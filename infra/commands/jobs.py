@@ -60,6 +60,13 @@ def submit(
             help="Stop the job of this kind that runs with an older catalogue or other labels (with a savepoint) and take its place.",
         ),
     ] = False,
+    staged: Annotated[
+        bool,
+        typer.Option(
+            "--next",
+            help="features: the version that is staged, from its seam on, beside the job that is served.",
+        ),
+    ] = False,
     from_savepoint: Annotated[str | None, typer.Option(help="Resume from this savepoint of the same job.")] = None,
     kafka: Kafka = None,
     redis: RedisUrl = None,
@@ -68,7 +75,8 @@ def submit(
 ) -> None:
     """Submit a job and wait until its tasks run. The same job that runs already is left alone; another of its kind is refused.
 
-    A job feeds what was applied when it was submitted. After `hailstream features apply` of new views: submit with --replace.
+    A job feeds what was applied when it was submitted. After `hailstream features apply` of new views: submit with --replace; of
+    an edit that was staged: `hailstream features rollout` does all of it, or submit with --next.
     """
     from pipelines.jobs.running import running_jobs
     from pipelines.jobs.submit import AlreadyRunning, JobError, wait_running
@@ -81,6 +89,9 @@ def submit(
             args += ["--redis", redis_or_local(redis)]
             if labels is not None:
                 raise JobError("--labels is the sample job's: `hailstream jobs submit samples --labels FOLDER`")
+            args += ["--next"] if staged else []
+        elif staged:
+            raise JobError("--next is the feature job's: samples have no staged version")
         elif labels is not None:
             args += ["--labels", str(labels.resolve())]
         if replace:

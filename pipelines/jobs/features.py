@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from features.applying import applied_through
 from features.loader import load_catalogue
 from features.registry import Registry, load_registry, local_registry
 from features.spec import PROJECT, Catalogue
@@ -115,9 +116,20 @@ def _rendered(args: argparse.Namespace) -> tuple[FeatureJobSql, int | None]:
     """The job, and the seam of a staged version."""
     registry, seam_ms = _applied(args)
     chosen = {name: getattr(args, name) for name in ("mini_batch_ms", "bundle_ms") if getattr(args, name) is not None}
+    _refuse_lost(args, registry)
     options = JobOptions(**run_options(args), **chosen, seam_ms=seam_ms)
-    lives = {name: group.life for name, group in registry.document.groups.items() if group.life}
+    lives = {group: life for (group, _), life in registry.lives().items()}
     return render_feature_job(registry.catalogue, registry.generations(), options, lives), seam_ms
+
+
+def _refuse_lost(args: argparse.Namespace, registry: Registry) -> None:
+    """Raises: JobError where a savepoint would go on with tiles that the store no longer has."""
+    if args.from_savepoint is None or any(t is not None for t in applied_through(args.redis, registry).values()):
+        return
+    raise JobError(
+        f"no group of project {args.project!r} has ever been written in this Redis, but the savepoint remembers what it has "
+        "read: what is missing would never be written again. Submit without --from-savepoint: the job reads the topics anew"
+    )
 
 
 def _applied(args: argparse.Namespace) -> tuple[Registry, int | None]:

@@ -66,7 +66,8 @@ def refuse_second(candidate: Candidate, running: Sequence[Job], *, replace: bool
                 "what is served nor what is staged by `hailstream jobs stop ID`. Nothing was submitted."
             )
         return []
-    if others and not replace and not (same and all(SEAM in job.parameters for job in others)):
+    may_stay = bool(same) and (candidate.seam_ms is not None or all(SEAM in job.parameters for job in others))
+    if others and not replace and not may_stay:
         raise JobError(_other_runs(candidate, others))
     if same:
         left = f" Beside it runs {_listed(others)}: stop that by its id." if others else ""
@@ -78,11 +79,17 @@ def _does(job: Job, candidate: Candidate) -> bool:
     """Whether a job is this very one, or that of a version that was staged and has been switched to since."""
     if job.parameters.get(FINGERPRINT) == candidate.fingerprint:
         return True
-    return candidate.seam_ms is None and SEAM in job.parameters and set(candidate.feeds) <= _fed_by(job)
+    return candidate.seam_ms is None and SEAM in job.parameters and set(candidate.feeds) <= fed_by(job)
 
 
-def _fed_by(job: Job) -> set[str]:
+def fed_by(job: Job) -> set[str]:
+    """The generations, or strategies, that a job feeds."""
     return {unquote(name) for name in job.parameters.get(FEEDS, "").split(_BETWEEN)}
+
+
+def of_seam(job: Job) -> int | None:
+    """Where the job of a staged version starts; None of any other job."""
+    return int(job.parameters[SEAM]) if SEAM in job.parameters else None
 
 
 def stop_all(rest: str, jobs: Sequence[Job], savepoint_dir: str) -> None:
@@ -98,7 +105,7 @@ def stop_all(rest: str, jobs: Sequence[Job], savepoint_dir: str) -> None:
 
 
 def _other_runs(candidate: Candidate, others: Sequence[Job]) -> str:
-    fed = set().union(*(_fed_by(job) for job in others))
+    fed = set().union(*(fed_by(job) for job in others))
     missing = [name for name in candidate.feeds if name not in fed]
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
     what = {

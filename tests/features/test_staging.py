@@ -66,7 +66,7 @@ def files_with(old: str, new: str) -> dict[str, str]:
 
 def beat(redis_url: str, registry: Registry, through_ms: int, *, names: set[str] | None = None) -> None:
     """An event of one key in every stream group, applied through a time."""
-    writer = TileWriter(redis_url, registry.project, lives=lives_of(registry))
+    writer = TileWriter(redis_url, registry.project, lives=registry.lives())
     for group, generation in registry.groups():
         if names is not None and group.name not in names:
             continue
@@ -83,10 +83,6 @@ def beat(redis_url: str, registry: Registry, through_ms: int, *, names: set[str]
                 applied_through_ms=through_ms,
             )  # fmt: skip
     writer.close()
-
-
-def lives_of(registry: Registry) -> dict[tuple[str, int], str]:
-    return {(n, g.generation): g.life for n, g in registry.document.groups.items() if g.life}
 
 
 def test_staging_leaves_what_is_served_and_the_switch_moves_it_up_in_one_step() -> None:
@@ -234,7 +230,7 @@ class TileWriterOf(TileWriter):
     """A writer with the lives of a registry."""
 
     def __init__(self, redis_url: str, registry: Registry) -> None:
-        super().__init__(redis_url, registry.project, lives=lives_of(registry))
+        super().__init__(redis_url, registry.project, lives=registry.lives())
 
     def __enter__(self) -> TileWriterOf:
         return self

@@ -27,7 +27,7 @@ ONLY_IN = {
     "redis": {
         "features/redis_client.py",
         "features/redis_keys.py",
-        "features/redis_writes.py",
+        "features/redis_scripts.py",
         "features/redis_store.py",
         "features/feast_store.py",
     },

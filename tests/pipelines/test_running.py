@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pipelines.jobs.running import FEEDS, FINGERPRINT, Candidate, is_of, refuse_second
+from pipelines.jobs.running import FEEDS, FINGERPRINT, Candidate, is_of, of_seam, refuse_second
 from pipelines.jobs.submit import AlreadyRunning, Job, JobError
 
 
@@ -67,6 +67,52 @@ def test_several_that_run_are_all_named_and_all_replaced() -> None:
     assert refuse_second(candidate("a@1", "b@1"), others, replace=True) == others
 
 
+def staged(*feeds: str, seam_ms: int = -900_000) -> Candidate:
+    return Candidate(
+        project="p", kind="features", name="p-features-g2-from0", fingerprint="s", feeds=feeds, seam_ms=seam_ms
+    )
+
+
+def runs_staged(*feeds: str, fingerprint: str = "s", job_id: str = "s1") -> Job:
+    settings = staged(*feeds).settings()["pipeline.global-job-parameters"]
+    parameters = dict(part.split(":", 1) for part in settings.split(","))
+    return Job(
+        job_id=job_id,
+        name="p-features-g2-from-900000",
+        state="RUNNING",
+        started_ms=2,
+        parameters={**parameters, FINGERPRINT: fingerprint},
+    )
+
+
+def test_a_staged_version_runs_beside_the_one_that_is_served() -> None:
+    served = runs("a@1", "b@1")
+    assert refuse_second(staged("a@1", "b@2"), [served]) == []
+    assert of_seam(runs_staged("a@1")) == -900_000 and of_seam(served) is None
+    with pytest.raises(AlreadyRunning, match="job s1"):
+        refuse_second(staged("a@1", "b@2"), [runs_staged("a@1", "b@2"), served])
+    with pytest.raises(
+        JobError, match=r"job s1.*job a1.*run already, and the job of a staged version runs beside one other"
+    ):
+        refuse_second(staged("a@1", "b@3"), [runs_staged("a@1", "b@2", fingerprint="older"), served])
+
+
+def test_the_served_job_is_left_alone_while_a_staged_one_runs_beside_it() -> None:
+    served = runs("a@1", "b@1", fingerprint="new")
+    with pytest.raises(AlreadyRunning, match=r"job a1\) runs already.* Beside it runs .*job s1"):
+        refuse_second(candidate("a@1", "b@1"), [runs_staged("a@1", "b@2"), served])
+
+
+def test_after_the_switch_the_staged_job_is_the_one_that_feeds_what_is_applied() -> None:
+    now = candidate("a@1", "b@2")
+    with pytest.raises(AlreadyRunning, match=r"job s1\) runs already"):
+        refuse_second(now, [runs_staged("a@1", "b@2")])
+    with pytest.raises(JobError, match="does not feed b@2"):
+        refuse_second(now, [runs("a@1", "b@1")])
+    with pytest.raises(JobError, match="does not feed b@2"):  # another version was switched to meanwhile
+        refuse_second(now, [runs_staged("a@1", "b@1")])
+
+
 def test_a_long_list_is_cut() -> None:
     with pytest.raises(JobError, match="it does not feed g0@1, g1@1, g2@1, g3@1, g4@1 and 4 more"):
         refuse_second(candidate(*(f"g{n}@1" for n in range(9))), [runs()])
@@ -82,6 +128,9 @@ def test_what_flink_would_split_is_not_in_the_setting() -> None:
     [
         ("p-features-g1", True),
         ("p-features-g12", True),
+        ("p-features-g12-from1700000000000", True),
+        ("p-features-g12-from-900000", True),
+        ("p-features-from", False),
         ("p-samples", False),
         ("pp-features-g1", False),
         ("p-features-g1-copy", False),

@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import redis
 
 from features.loader import SHIPPED, load_catalogue
 from features.read_plan import compile_read_plan
 from features.records import DeadLetter, LedgerEntry, decode
 from features.redis_store import FeatureReader, group_stats
-from features.registry import Registry, local_registry
+from features.registry import Registry, apply_catalogue, local_registry
 from features.spec import LastGroup, TileGroup
+from features.store import GenerationLost
 from infra.local.process import stop, wait_ready
 from infra.local.redis import redis_ready, start_redis
 from infra.local.stack import free_ports
@@ -149,9 +151,9 @@ def registry() -> Registry:
     return local_registry(load_catalogue(SHIPPED), f"sink-{uuid.uuid4().hex[:8]}")
 
 
-def zone_writer(registry: Registry, redis_url: str) -> WriteTiles:
+def zone_writer(registry: Registry, redis_url: str, life: str | None = None) -> WriteTiles:
     group = next(g for g in registry.catalogue.tile_groups() if g.name == "zone.trip_events.300000.pickup_zone")
-    step = WriteTiles(group, redis_url, registry.generation_of(group.name), registry.project)
+    step = WriteTiles(group, redis_url, registry.generation_of(group.name), registry.project, life)
     step.open(None)
     return step
 
@@ -224,6 +226,33 @@ def test_each_thread_has_a_connection_of_its_own(redis_url: str, registry: Regis
     thread.start()
     thread.join()
     assert others[0] is not own
+
+
+def test_a_redis_that_lost_its_data_fails_the_batch_and_stays_as_empty_as_it_is(tmp_path: Path) -> None:
+    """FLUSHALL under a running job: no half of a window is written, whoever writes, and the error says what to do.
+
+    A restart of the job shows the life that it was submitted with, so it fails again, also after a fresh apply.
+    """
+    (port,) = free_ports(1)
+    url = f"redis://127.0.0.1:{port}/0"
+    running = start_redis(tmp_path, port, stack_id=f"test-flush-{os.getpid()}", log=tmp_path / "redis.log")
+    try:
+        wait_ready(running, lambda: redis_ready(port), deadline_s=30)
+        applied = apply_catalogue(SHIPPED, url, actor="test", reason="test", project="flush").registry
+        step = zone_writer(applied, url, applied.life_of("zone.trip_events.300000.pickup_zone"))
+        assert tiles(step, 7, 100, [500, 900]).tolist() == [1]
+        client = redis.Redis.from_url(url)
+        client.flushall()
+        with pytest.raises(GenerationLost, match=r"no longer holds generation 1 .*`hailstream features rebuild --all`"):
+            tiles(step, 7, 100, [500, 900, 700])
+        assert client.dbsize() == 0
+        apply_catalogue(SHIPPED, url, actor="test", reason="again", project="flush")
+        restarted = zone_writer(applied, url, step.life)
+        with pytest.raises(GenerationLost):
+            tiles(restarted, 7, 101, [500])
+        assert not [key for key in client.scan_iter() if b"registry" not in key and not key.endswith(b":marker")]
+    finally:
+        stop(running)
 
 
 def test_batch_waits_for_a_redis_that_is_down_and_is_not_lost(tmp_path: Path, registry: Registry) -> None:

@@ -92,6 +92,22 @@ def test_job_is_named_after_its_newest_generation() -> None:
     assert {w.group.name: w.generation for w in sql.writers} == generations
 
 
+def test_a_staged_version_reads_from_its_seam_and_says_what_is_before_it() -> None:
+    """Last of all fates, so that what is a duplicate, late or from the future is still called that."""
+    seam_ms = 1_700_000_400_000
+    sql, text = rendered(SHIPPED, seam_ms=seam_ms), rendered(SHIPPED, seam_ms=seam_ms).text()
+    assert sql.name == f"hailstream-features-g1-from{seam_ms}"
+    assert f"'sink.transactional-id-prefix' = '{sql.name}-ledger'" in text  # two jobs may not share transactions
+    fates = re.findall(r"CASE (.*) END AS `fate`", text)
+    assert len(fates) == 2
+    for fate in fates:
+        assert fate.endswith(f"THEN 'late' WHEN `event_time_ms` < {seam_ms} THEN 'before_seam' ELSE 'used'")
+    assert text.count(f"'scan.startup.timestamp-millis' = '{seam_ms - 2 * 60_000}'") == 2
+    assert text.count("'scan.startup.mode' = 'timestamp'") == 2 and "earliest-offset" not in text
+    assert "'scan.startup.timestamp-millis' = '0'" in rendered(SHIPPED, seam_ms=-900_000).text()
+    assert "before_seam" not in rendered(SHIPPED).text()
+
+
 @pytest.mark.parametrize(("option", "value"), [("parallelism", 0), ("bundle_ms", -1), ("state_backend", "heap")])
 def test_option_out_of_range_is_refused(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):
