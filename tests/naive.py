@@ -8,7 +8,9 @@ Takes the events that were *used*, with duplicates already removed; events carry
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 Event = Mapping[str, Any]
@@ -38,7 +40,7 @@ def window_values(
         and event["ingest_time_ms"] < as_of_ms
         and in_window(event["event_time_ms"], as_of_ms, window_ms, hop_ms)
         and where(event)
-        and (of is None or of(event) is not None)
+        and (of is None or known(of(event)) is not None)
     ]
 
 
@@ -53,6 +55,49 @@ def aggregate(name: str, values: Sequence[Any]) -> Any:
     return {"avg": sum(values) / len(values), "min": min(values), "max": max(values)}[name]
 
 
+def known(value: Any) -> Any:
+    """A double that is no finite number is no value."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def wrapped(total: int) -> int:
+    """What is left of a sum in 64 bits."""
+    return (total + 2**63) % 2**64 - 2**63
+
+
+def in_steps(values: Iterable[int | float], resolution: float) -> list[int]:
+    """Values in the nearest whole steps, halves upwards; those from 2^42 steps on are left out."""
+    steps = [
+        v if isinstance(v, int) and resolution == 1 else math.floor(float(v) / resolution + 0.5)
+        for v in values
+        if abs(float(v) / resolution) < 2.0**43
+    ]
+    return [step for step in steps if abs(step) < 2**42]
+
+
+def standard_deviation(values: Iterable[int | float], resolution: float) -> float | None:
+    """Of the whole population, of values in whole steps."""
+    steps = in_steps(values, resolution)
+    return statistics.pstdev(steps) * resolution if steps else None
+
+
+def quantile(values: Iterable[int | float], q: float, resolution: float) -> float | None:
+    """The value of rank ceil(q * n) among the values in whole steps, exactly: what buckets come near."""
+    steps = sorted(in_steps(values, resolution))
+    if not steps:
+        return None
+    rank = max(1, math.ceil(Fraction(round(q * 1_000_000), 1_000_000) * len(steps)))
+    return steps[rank - 1] * resolution
+
+
+def decayed_sum(timed: Iterable[tuple[int, int | float]], as_of_ms: int, hop_ms: int, half_life_ms: int) -> float:
+    """Each value halves with every half life between its tile and the tile that holds `as_of_ms`. `timed`: (time, value)."""
+    now = math.floor(as_of_ms / hop_ms)
+    return math.fsum(
+        value * 2.0 ** (-(now - math.floor(event_ms / hop_ms)) * hop_ms / half_life_ms) for event_ms, value in timed
+    )
+
+
 def last_value(
     events: Iterable[Event],
     key: str | int,
@@ -60,17 +105,19 @@ def last_value(
     *,
     of: Callable[[Event], Any],
     where: Callable[[Event], bool] = lambda event: True,
+    oldest: bool = False,
 ) -> tuple[int, Any] | None:
-    """(event time, value) of the newest event of a key, by (event time, event id as bytes), among those with a value."""
-    known = [
+    """(event time, value) of the newest or oldest event of a key with a value, by (event time, event id as bytes)."""
+    valued = [
         event
         for event in events
-        if event["key"] == key and event["ingest_time_ms"] < as_of_ms and where(event) and of(event) is not None
+        if event["key"] == key and event["ingest_time_ms"] < as_of_ms and where(event) and known(of(event)) is not None
     ]
-    if not known:
+    if not valued:
         return None
-    newest = max(known, key=lambda event: (event["event_time_ms"], event["event_id"].encode()))
-    return newest["event_time_ms"], of(newest)
+    pick = min if oldest else max
+    found = pick(valued, key=lambda event: (event["event_time_ms"], event["event_id"].encode()))
+    return found["event_time_ms"], of(found)
 
 
 def used_once(events: Iterable[Event], *, disorder_ms: int, future_ms: int) -> tuple[list[Event], dict[str, int]]:

@@ -13,7 +13,6 @@ from features.expr import interpret
 from features.registry import Registry
 from features.rows import FeatureBatch, Status, to_served
 from features.spec import FeatureSpec, FeatureView, TileGroup
-from features.window import tile_of
 from tests import naive
 
 Write = tuple[TileGroup, list[str | int], np.ndarray, np.ndarray, list[np.ndarray], int]
@@ -30,7 +29,7 @@ class TileJob:
         aggregator, changed = Aggregator(self.group), dict[tuple[str | int, int], State]()
         mine = [event for event in events if event[self.group.key_field] is not None]
         for event in mine:
-            at = (event[self.group.key_field], tile_of(event["event_time_ms"], self.group.hop_ms))
+            at = (event[self.group.key_field], aggregator.row_of(event))
             changed[at] = self.states[at] = aggregator.add(self.states.get(at) or aggregator.start(), event)
         columns = list(zip(*changed.values(), strict=True)) or [()] * (1 + len(self.group.partials))
         return (
