@@ -1,26 +1,50 @@
 """What `hailstream features …` does, as plain functions that return data; printing is the command line's work.
 
-`apply` is features.registry.apply_catalogue.
+`apply` is features.registry.apply_catalogue, with `refuse_beyond` as its check. `describe` is in features/describe.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from features.describe import ViewDescription
+from features.describe import describe as describe_view
+from features.edits import Edit, meaning_of
+from features.estimates import stored_groups
 from features.expr import Mistake, Mistakes
 from features.loader import load_catalogue, read_catalogue
-from features.registry import ApplyReport, Registry, apply_catalogue, load_registry, local_registry
+from features.plan import Plan, Uses, plan_changes
+from features.registry import (
+    ApplyReport,
+    Registry,
+    applied_or_none,
+    apply_catalogue,
+    load_history,
+    load_registry,
+    local_registry,
+)
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status
-from features.spec import PROJECT
-from features.store import GroupStats
+from features.spec import PROJECT, Catalogue
+from features.store import FeatureError, GroupStats
 from features.view_tests import CaseResult, load_cases, read_cases, run_case
-from features.window import format_duration
 
-__all__ = ["ApplyReport", "apply_catalogue", "freshness", "get", "list_features", "test", "validate"]
+__all__ = [
+    "ApplyReport",
+    "apply_catalogue",
+    "describe",
+    "freshness",
+    "get",
+    "list_features",
+    "load_history",
+    "plan",
+    "refuse_beyond",
+    "test",
+    "validate",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +114,47 @@ def test(folder: Path | str, view: str | None = None) -> list[CaseResult]:
     return [run_case(case, registry) for case in cases if view in (None, case.view)]
 
 
+class Refused(FeatureError):
+    """An apply that would do more than was allowed; nothing was written. `edits` are those that go too far."""
+
+    def __init__(self, edits: Sequence[Edit], allowed: str) -> None:
+        self.edits = tuple(edits)
+        lines = [f"  {edit.risk}: {edit.what} ({edit.reason}) {edit.place}".rstrip() for edit in edits]
+        super().__init__(f"refused: only {allowed} edits are allowed, and there are\n" + "\n".join(lines))
+
+
+def plan(
+    folder: Path | str,
+    redis_url: str,
+    *,
+    uses: Callable[[Registry, Catalogue], tuple[Uses, Mapping[str, str]]] | None = None,
+    keys: int | None = None,
+    project: str = PROJECT,
+) -> Plan:
+    """What applying a folder would mean. `uses`: what strategies and models read of what is applied, and which of them would
+    not load with what is declared; `keys` as in plan_changes.
+
+    Raises: Mistakes for wrong YAML; FileNotFoundError; StoreError.
+    """
+    catalogue, before = load_catalogue(folder), applied_or_none(redis_url, project)
+    if before is None:
+        return plan_changes(None, catalogue, project=project, keys=keys)
+    read, broken = uses(before, catalogue) if uses is not None else ({}, {})
+    stored = stored_groups(redis_url, before.groups(), project)
+    return plan_changes(before, catalogue, uses=read, broken=broken, stored=stored, keys=keys)
+
+
+def refuse_beyond(allowed: str) -> Callable[[Registry | None, Catalogue], None]:
+    """A check for apply_catalogue that raises Refused for edits more severe than a class."""
+
+    def check(before: Registry | None, catalogue: Catalogue) -> None:
+        edits = plan_changes(before, catalogue).beyond(allowed)
+        if edits:
+            raise Refused(edits, allowed)
+
+    return check
+
+
 def get(
     redis_url: str,
     view: str,
@@ -150,7 +215,7 @@ def list_features(
             entity=view.entity.name,
             name=spec.name,
             type=spec.served_type,
-            meaning=_meaning(spec),
+            meaning=meaning_of(spec),
             default=spec.default,
             unit=spec.unit,
             generation=None if registry is None else registry.view_generation(view.name),
@@ -159,6 +224,21 @@ def list_features(
         for view in catalogue.views.values()
         for spec in view.features
     ]
+
+
+def describe(
+    name: str, redis_url: str | None = None, folder: Path | str | None = None, project: str = PROJECT
+) -> ViewDescription:
+    """A view, or one feature of it, as it is applied, with its history; or, with `folder`, as it is declared there.
+
+    Raises: KeyError for an unknown name; ValueError without a place to look.
+    """
+    if folder is not None:
+        return describe_view(load_catalogue(folder), name)
+    if redis_url is None:
+        raise ValueError("describe needs a redis_url or a folder")
+    registry = load_registry(redis_url, project)
+    return describe_view(registry.catalogue, name, registry=registry, history=load_history(redis_url, project))
 
 
 def freshness(redis_url: str, project: str = PROJECT) -> list[GroupFreshness]:
@@ -224,12 +304,3 @@ def _key_features(registry: Registry, batch: FeatureBatch, row: int, key: str | 
             for f, spec in enumerate(view.features)
         ),
     )
-
-
-def _meaning(spec: Any) -> str:
-    if spec.expr is not None:
-        return spec.expr.source.text
-    of = f" of {spec.of.source.text}" if spec.of is not None else ""
-    where = f" where {spec.where.source.text}" if spec.where is not None else ""
-    window = f" over {format_duration(spec.window_ms)}" if spec.window_ms is not None else ""
-    return f"{spec.aggregate}{of}{where}{window}"

@@ -1,13 +1,16 @@
-"""`hailstream features validate | test | apply | list | get | freshness`: what a feature author does."""
+"""`hailstream features …`: what a feature author does. A verb with a file of its own is registered below."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infra.commands import features_plan, features_rollout
+from infra.commands.features_plan import SHIPPED, Folder, format_ms, format_time
 from infra.commands.output import (
     Json,
     RedisUrl,
@@ -18,13 +21,12 @@ from infra.commands.output import (
     print_json,
     print_table,
     redis_or_local,
-    whoami,
 )
-from infra.local.home import CHECKOUT, home
 
-app = typer.Typer(no_args_is_help=True, help="Features: declare in YAML, check, apply, read.")
-SHIPPED = CHECKOUT / "features" / "definitions"
-Folder = Annotated[Path, typer.Argument(help="Folder of definitions.", show_default="the shipped ones")]
+if TYPE_CHECKING:
+    from features.describe import ViewDescription
+
+app = typer.Typer(no_args_is_help=True, help="Features: declare in YAML, check, plan, apply, read.")
 
 
 @app.command()
@@ -73,43 +75,6 @@ def test(
     raise typer.Exit(1 if failed or not results else 0)
 
 
-@app.command()
-def apply(
-    folder: Folder = SHIPPED,
-    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
-    actor: Annotated[
-        str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who; kept in the history. (default: the user)")
-    ] = None,
-    feast: Annotated[
-        bool, typer.Option(help="Write Feast's registry as well; importing Feast takes some seconds.")
-    ] = True,
-    redis: RedisUrl = None,
-    json: Json = False,
-) -> None:
-    """Make what the folder declares the applied truth, in one transaction. Again changes nothing.
-
-    A changed view gets a new generation beside the old one; submit the feature job to feed it.
-    """
-    from features.verbs import apply_catalogue
-
-    with plain_errors(FileNotFoundError):
-        report = apply_catalogue(
-            folder,
-            redis_or_local(redis),
-            actor=actor or whoami(),
-            reason=reason,
-            feast_dir=home() / "feast" if feast else None,
-        )
-    changes = [{"kind": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in report.changes]
-    if json:
-        print_json({"changed": report.changed, "version": report.registry.version, "changes": changes})
-        return
-    print_table(changes, empty="nothing to change: all of it is applied")
-    out.print(f"version {report.registry.version}, fingerprint {report.registry.fingerprint}")
-    if report.feast_written:
-        out.print(f"Feast's repository is {home() / 'feast'}")
-
-
 @app.command("list")
 def list_(
     folder: Annotated[Path | None, typer.Option(help="What this folder declares, instead of what is applied.")] = None,
@@ -123,6 +88,28 @@ def list_(
         listed = list_features(None if folder else redis_or_local(redis), folder)
     rows = [asdict(feature) for feature in listed]
     print_json(rows) if json else print_table(rows)
+
+
+@app.command()
+def describe(
+    name: Annotated[
+        str, typer.Argument(metavar="VIEW|FEATURE", help="A view, view.feature, or a feature's name alone.")
+    ],
+    folder: Annotated[Path | None, typer.Option(help="What this folder declares, instead of what is applied.")] = None,
+    redis: RedisUrl = None,
+    json: Json = False,
+) -> None:
+    """Show what a view or a feature means, what feeds it, what is kept, who shares it, and every apply that moved it."""
+    from features.verbs import describe as described
+
+    with plain_errors(KeyError, FileNotFoundError):
+        found = described(name, None if folder else redis_or_local(redis), folder)
+    if json:
+        print_json(asdict(found))
+    elif name == found.view:
+        _show_view(found)
+    else:
+        _show_feature(found)
 
 
 @app.command()
@@ -179,6 +166,80 @@ def freshness(redis: RedisUrl = None, json: Json = False) -> None:
     raise typer.Exit(1 if any(group.met is False for group in groups) else 0)
 
 
+def _show_view(view: ViewDescription) -> None:
+    keys = ", ".join(f"{column} {kind}" for column, kind in view.keys.items())
+    out.print(f"view {view.view}", style="bold", markup=False)
+    facts = {
+        "meaning": view.description,
+        "entity": f"{view.entity}, by {keys}",
+        "source": view.source,
+        "owner": view.owner,
+        "generation": view.generation,
+        "stale after": format_ms(view.max_age_ms),
+        "freshness objective": f"p99 {format_ms(view.freshness_slo_p99_ms)}" if view.freshness_slo_p99_ms else None,
+        "declared in": view.place,
+    }
+    _show_facts(facts)
+    print_table(
+        [
+            {
+                "feature": f.name,
+                "type": f.type,
+                "meaning": f.meaning,
+                "default": f.default,
+                "unit": f.unit,
+                "group": f.group and f"{f.group} g{f.group_generation or '-'}",
+                "keeps": format_ms(f.span_ms),
+                "shares with": ", ".join(f.shared_with),
+            }
+            for f in view.features
+        ]
+    )
+    _show_history(view)
+
+
+def _show_feature(view: ViewDescription) -> None:
+    (f,) = view.features
+    out.print(f"feature {f.view}.{f.name}", style="bold", markup=False)
+    facts = {
+        "meaning": f.meaning,
+        "description": f.description,
+        "type": f.type,
+        "default": f.default,
+        "unit": f.unit,
+        "group": f.group,
+        "generation": f.group_generation,
+        "hop": format_ms(f.hop_ms),
+        "keeps": format_ms(f.span_ms),
+        "shares with": ", ".join(f.shared_with),
+        "reads": ", ".join(f.reads),
+        "read by": ", ".join(f.read_by),
+        "entity": view.entity,
+        "source": view.source,
+        "owner": view.owner,
+        "stale after": format_ms(view.max_age_ms),
+        "freshness objective": f"p99 {format_ms(view.freshness_slo_p99_ms)}" if view.freshness_slo_p99_ms else None,
+        "declared in": f.place,
+    }
+    _show_facts(facts)
+    _show_history(view)
+
+
+def _show_facts(facts: Mapping[str, Any]) -> None:
+    for name, value in facts.items():
+        if value is not None and value != "":
+            out.print(f"  {name:<20} {value}", markup=False)
+
+
+def _show_history(view: ViewDescription) -> None:
+    rows = [
+        {"when": format_time(h.time_ms), "what": h.kind, "who": h.actor, "why": h.reason, "moved": ", ".join(h.changes)}
+        for h in view.history
+    ]
+    if rows:
+        print_table(rows, title="history")
+
+
 def _shown(value: dict[str, Any]) -> dict[str, Any]:
     age_ms = value.pop("age_ms")
     number = value["value"]
@@ -187,3 +248,14 @@ def _shown(value: dict[str, Any]) -> dict[str, Any]:
         "value": f"{number:.4g}" if isinstance(number, float) else number,
         "age": None if age_ms is None else f"{age_ms / 1000:.1f} s",
     }
+
+
+# Verbs with a file of their own.
+app.command()(features_plan.plan)
+app.command()(features_plan.apply)
+app.command()(features_plan.log)
+app.command()(features_rollout.rollout)
+app.command()(features_rollout.switch)
+app.command()(features_rollout.rebuild)
+app.command()(features_rollout.drop)
+app.command()(features_rollout.abort)
