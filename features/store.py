@@ -206,7 +206,8 @@ def newest_rows(
     A row is from the future where its event time is ahead of its sequence (µs) by more than `future_ms`.
     Raises: ValueError for an order that a guard could not compare exactly.
     """
-    if len(keys) and max(np.abs(event_time_ms).max(), np.abs(sequences).max()) >= MAX_ORDER:
+    orders = (event_time_ms, sequences)
+    if len(keys) and any(order.max() >= MAX_ORDER or order.min() <= -MAX_ORDER for order in orders):
         raise ValueError("event times and sequences must lie below 2**53: milliseconds, and microseconds since 1970")
     status = np.full(len(keys), IGNORED, dtype=np.uint8)
     status[event_time_ms - sequences // 1000 > future_ms] = FUTURE

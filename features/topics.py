@@ -164,9 +164,7 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
     """The next offset of each partition, `{partition: offset}`. Raises: TopicError for an unknown topic or broker."""
     consumer = _consumer(bootstrap)
     try:
-        return {
-            p: consumer.get_watermark_offsets(tp, timeout=20)[1] for p, tp in _partitions(consumer, bootstrap, topic)
-        }
+        return {p: _watermarks(consumer, bootstrap, tp)[1] for p, tp in _partitions(consumer, bootstrap, topic)}
     finally:
         consumer.close()
 
@@ -201,7 +199,7 @@ def read_all(bootstrap: str, topic: str, *, start: Mapping[int, int] | None = No
         left: dict[int, int] = {}
         assignment = []
         for partition, tp in _partitions(consumer, bootstrap, topic):
-            low, high = consumer.get_watermark_offsets(tp, timeout=20)
+            low, high = _watermarks(consumer, bootstrap, tp)
             first = max(low, (start or {}).get(partition, low))
             if first < high:
                 left[partition] = high
@@ -258,6 +256,22 @@ def _partitions(consumer: Any, bootstrap: str, topic: str) -> list[tuple[int, An
     if metadata.error is not None:
         raise TopicError(f"topic {topic} at {bootstrap}: {metadata.error}")
     return [(p, TopicPartition(topic, p)) for p in sorted(metadata.partitions)]
+
+
+def _watermarks(consumer: Any, bootstrap: str, partition: Any) -> tuple[int, int]:
+    """First and next offset. A partition that was just created has no leader for some milliseconds."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
+    end = time.monotonic() + 20
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(partition, timeout=20)
+            return int(low), int(high)
+        except KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() > end:
+                raise TopicError(f"topic {partition.topic} at {bootstrap}: {error}") from None
+            time.sleep(0.05)
 
 
 def _message(message: Any) -> Message:

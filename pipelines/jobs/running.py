@@ -66,7 +66,7 @@ def refuse_second(candidate: Candidate, running: Sequence[Job], *, replace: bool
                 "what is served nor what is staged by `hailstream jobs stop ID`. Nothing was submitted."
             )
         return []
-    may_stay = bool(same) and (candidate.seam_ms is not None or all(SEAM in job.parameters for job in others))
+    may_stay = bool(same) and any(SEAM in job.parameters for job in running)  # one of them is to take the other's place
     if others and not replace and not may_stay:
         raise JobError(_other_runs(candidate, others))
     if same:

@@ -189,6 +189,8 @@ def test_of_one_batch_the_newest_row_of_a_key_is_written(store: OnRedis | InMemo
     assert status.tolist() == [0, 1, 1, 0] and (points(store, "a"), points(store, "b")) == (3, 2)
     with pytest.raises(ValueError, match=r"below 2\*\*53"):
         put(store, "a", 2**53, 1)
+    with pytest.raises(ValueError, match=r"below 2\*\*53"):
+        put(store, "a", 1, 1, made_us=-(2**63))
 
 
 def test_a_row_expires_by_the_age_of_its_view_and_a_lost_generation_is_not_written(redis_url: str) -> None:

@@ -107,6 +107,8 @@ def test_after_the_switch_the_staged_job_is_the_one_that_feeds_what_is_applied()
     now = candidate("a@1", "b@2")
     with pytest.raises(AlreadyRunning, match=r"job s1\) runs already"):
         refuse_second(now, [runs_staged("a@1", "b@2")])
+    with pytest.raises(AlreadyRunning, match=r"job s1\) runs already.* Beside it runs .*job a1.*: stop that by its id"):
+        refuse_second(now, [runs_staged("a@1", "b@2"), runs("a@1", "b@1")])
     with pytest.raises(JobError, match="does not feed b@2"):
         refuse_second(now, [runs("a@1", "b@1")])
     with pytest.raises(JobError, match="does not feed b@2"):  # another version was switched to meanwhile
