@@ -198,7 +198,8 @@ class _Assembly:
         num_tiles = np.fromiter((len(one) // width_bytes for one in lists), dtype=np.int64, count=len(lists))
         rows = np.repeat(np.arange(self.num_rows), num_tiles)
         newest = np.full(self.num_rows, np.iinfo(np.int64).min)
-        newest[num_tiles > 0] = cells[(np.cumsum(num_tiles) - num_tiles)[num_tiles > 0], 0]  # lists are newest first
+        heads = cells[(np.cumsum(num_tiles) - num_tiles)[num_tiles > 0], 0]  # lists are newest first
+        newest[num_tiles > 0] = heads // read.group.rows_per_tile
         for window in read.windows:
             first, last = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
             # Asked about a time whose tiles have made room for newer ones: what was there is not known any more.
