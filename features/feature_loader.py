@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from features.aggregate_fields import NUMERIC, OPTIONS, AggregateOptions, load_options, takes_window, value_type
 from features.expr import Facts, Mistakes, Program, Type, compile_expr, parse_type
 from features.expr.checks import check_facts
 from features.expr.units import check_units, parse_unit
@@ -15,7 +17,7 @@ from features.window import format_duration
 from features.yaml_fields import Fields, Problems
 from features.yaml_source import ScalarNode
 
-_KEYS = ("aggregate", "of", "where", "window", "hop", "expr", "type", "default", "unit", "description")
+_KEYS = ("aggregate", "of", "where", "window", "hop", *OPTIONS, "expr", "type", "default", "unit", "description")
 _DEFAULT_KINDS: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
     "double": (int, float),
@@ -45,7 +47,7 @@ def load_features(
             view.problems.add(key, "feature", f"feature '{key.text}' needs either 'aggregate' or 'expr'")
         elif fields.has("expr"):
             pending[key.text] = fields
-            for name in ("of", "where", "window", "hop"):
+            for name in ("of", "where", "window", "hop", *OPTIONS):
                 if fields.has(name):
                     view.problems.add(fields.node_of(name), "feature", f"'{name}' does not go with 'expr'")
         else:
@@ -66,10 +68,11 @@ def _aggregated(
     before = len(fields.problems.items)
     aggregate = fields.choice("aggregate", AGGREGATES)
     window_ms = hop_ms = None
-    if aggregate == "last":
+    if aggregate is not None and not takes_window(aggregate):
         for name in ("window", "hop"):
             if fields.has(name):
-                message = f"'{name}' does not go with last: it is the newest value, however old"
+                which = "newest" if aggregate == "last" else "oldest"
+                message = f"'{name}' does not go with {aggregate}: it is the {which} value, however old"
                 fields.problems.add(fields.node_of(name), "window", message, "its age is judged by the view's max_age")
     elif aggregate is not None:
         window_ms, hop_ms = fields.duration("window"), fields.duration("hop")
@@ -79,14 +82,17 @@ def _aggregated(
     where = compile_at(fields, "where", columns, Type("bool"))
     if aggregate not in (None, "count") and not fields.has("of"):
         fields.problems.add(key, "missing", f"{aggregate} needs 'of': the column or expression it is taken of")
-    if aggregate in ("sum", "avg", "min", "max") and of is not None and of.type.kind not in ("int", "double"):
+    if aggregate in NUMERIC and of is not None and of.type.kind not in ("int", "double"):
         message = f"{aggregate} takes numbers, this is {of.type}"
         fields.problems.add(fields.node_of("of"), "type", message, "use last or count for text")
+    options = AggregateOptions() if aggregate is None else load_options(fields, aggregate, of)
     if source is None or aggregate is None or len(fields.problems.items) > before:
         return None
-    kind = {"count": "int", "avg": "double"}.get(aggregate) or (of.type.kind if of is not None else "int")
-    nullable = aggregate not in ("count", "sum")
-    return _spec(key.text, fields, kind, nullable, aggregate, of, where, window_ms, hop_ms, None)
+    kind, nullable = value_type(aggregate, of)
+    spec = _spec(key.text, fields, kind, nullable, aggregate, of, where, window_ms, hop_ms, None)
+    if spec is None:
+        return None
+    return replace(spec, half_life_ms=options.half_life_ms, q=options.q, resolution=options.resolution)
 
 
 def _check_window(

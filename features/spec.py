@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PROJECT: Final = "hailstream"
 _SPACES: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
-AGGREGATES: Final = ("count", "sum", "avg", "min", "max", "last")
+AGGREGATES: Final = (
+    "count", "sum", "avg", "min", "max", "stddev", "first", "last", "decayed_sum", "quantile",
+)  # fmt: skip
 UNWINDOWED: Final = ("first", "last")  # kept in last groups, without tiles
 MOMENTS: Final = ("moment_n", "moment_q", "moment_aa", "moment_ab", "moment_bb")
 

@@ -59,7 +59,8 @@ I = Asked("i", lambda e: e["i"])  # noqa: E741
 D = Asked("d", lambda e: e["d"])
 S = Asked("s", lambda e: e["s"])
 SMALL = Asked("i != null && i > -100000 && i < 100000", lambda e: e["i"] is not None and -100_000 < e["i"] < 100_000)
-OK = Asked("ok", lambda e: e["ok"])
+B = Asked("ok", lambda e: e["ok"])
+OK = Asked("ok ?? false", lambda e: e["ok"] is True)
 TENTH = Asked("d != null ? d * 0.1 : null", lambda e: None if e["d"] is None else e["d"] * 0.1)
 RATIO = Asked("d != null ? d / 0.0 : null", lambda e: None if e["d"] is None else math.nan)  # never a finite number
 
@@ -129,7 +130,7 @@ def windowed() -> Iterator[Feature]:
 
 def unwindowed() -> Iterator[Feature]:
     for aggregate in ("first", "last"):
-        for label, of in (("i", I), ("d", D), ("s", S), ("ok", OK)):
+        for label, of in (("i", I), ("d", D), ("s", S), ("ok", B)):
             yield Feature(name=f"{aggregate}_{label}", aggregate=aggregate, of=of)
         yield Feature(name=f"{aggregate}_small", aggregate=aggregate, of=I, where=SMALL)
 
