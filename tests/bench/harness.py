@@ -71,7 +71,6 @@ class Bench:
 
         `targets`: by how much the peer's time must exceed that of `ours`; `limit`: what `ours` may cost, in `unit`.
         """
-        scale = _SCALES[unit.split("/")[0]] / per
         timed = {name: Timed() for name in variants}
         counts = {name: _warm_up(call) for name, call in variants.items()}
         gc.collect()
@@ -82,11 +81,28 @@ class Bench:
                     _round(timed[name], call, counts[name])
         finally:
             gc.enable()
+        self.compare_timed(work, timed, unit=unit, per=per, ours=ours, targets=targets, limit=limit, note=note)
+        return timed
+
+    def compare_timed(
+        self,
+        work: str,
+        timed: Mapping[str, Timed],
+        *,
+        unit: str,
+        per: float = 1.0,
+        ours: str | None = None,
+        targets: Mapping[str, float] | None = None,
+        limit: float | None = None,
+        note: str = "",
+    ) -> None:
+        """`compare` for calls that were timed elsewhere, in processes of their own: one entry of `wall` a round."""
+        scale = _SCALES[unit.split("/")[0]] / per
         for name, one in timed.items():
-            self._add_row(work, name, unit, scale, one, rounds, counts[name], note)
+            rounds = len(one.wall)
+            self._add_row(work, name, unit, scale, one, rounds, len(one.calls) // rounds, note)
         if ours is not None:
             self._judge(work, timed, ours, unit, scale, targets or {}, limit)
-        return timed
 
     def record(
         self, work: str, ours: float, unit: str, *, target: float | None = None, at_most: bool = True, note: str = ""
