@@ -18,6 +18,7 @@ import numpy as np
 from engine.strategy import Role
 from features.read_plan import ReadPlan
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.spec import Key
 from features.store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,7 @@ RETRY_AFTER_S = 0.5
 class Reader(Protocol):
     """What is needed of `features.redis_store.FeatureReader` and of the in-memory store."""
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
-    ) -> dict[str, FeatureBatch]: ...
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]: ...
 
 
 @dataclass
@@ -49,9 +48,7 @@ class FeatureSource:
     _last_broken: str = ""
     _closed_until: float = float("-inf")
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         """Features by role in one round trip, or None when they cannot be had for this decision."""
         started = self.clock()
         if started < self._closed_until:

@@ -27,18 +27,23 @@ from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
 from features.records import ModelOutput, ModelSource, ServedFeatures
 from features.rows import FeatureBatch
+from features.spec import Key
 
 ABSENT: Final[ModelSource] = "absent"
 SCORE_NOT_FINITE: Final = "score_not_finite"
 UNKNOWN: Final = "unknown:"  # before the id of a `fail_row` rule that could not tell
-_NO_KEY: Final[dict[str, str | int]] = {"string": "", "int": -1}  # read in place of a null key, then thrown away
+_NO_KEY: Final[dict[str, str | int]] = {
+    "string": "",
+    "int": -1,
+    "int32": -1,
+}  # read in place of a null, then thrown away
 
 
 class Features(Protocol):
     """Where features come from; None means that they cannot be had now (engine/feature_source.py)."""
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None: ...
 
 
@@ -144,7 +149,7 @@ class LiveInputs:
         request, roles = self.request, self.live.compiled.strategy.roles
         if not roles:
             return Served(batches={}, answered=True, fresh=True)
-        keys: dict[str, Sequence[str | int]] = {}
+        keys: dict[str, Sequence[Key]] = {}
         keyless = set()
         for role in roles:
             if role.per_candidate:
@@ -153,7 +158,7 @@ class LiveInputs:
                 keys[role.name] = [key]
             else:
                 keyless.add(role.name)
-                keys[role.name] = [_NO_KEY[role.view.entity.type]]
+                keys[role.name] = [_NO_KEY[role.view.entity.keys[0].type]]
         found = self.features.read(self.live.plan, keys, request.as_of_ms)
         batches = dict(found) if found is not None else {}
         fresh = found is not None

@@ -211,7 +211,7 @@ class _Reader(Fields):
         """Which field holds the key: the one named, else one called as the role, else the entity's join key."""
         fields = {**{name: Type("string", False) for name in ENVELOPE}, **request, **candidate_fields}
         place = explicit or key
-        wanted = [explicit.text] if explicit else list(dict.fromkeys((key.text, view.entity.join_key)))
+        wanted = [explicit.text] if explicit else list(dict.fromkeys((key.text, *view.entity.join_keys)))
         field = next((name for name in wanted if name in fields), None)
         if field is None:
             if not self.broken & set(wanted):
@@ -226,11 +226,11 @@ class _Reader(Fields):
             return None
         found = fields[field]
         per_candidate = field in candidate_fields
-        if found.kind != view.entity.type:
+        if len(view.entity.keys) != 1 or found.kind != view.entity.keys[0].source_type:
             self.note(
                 place,
                 "type",
-                f"the key of entity '{view.entity.name}' is {view.entity.type}, but '{field}' is {found}",
+                f"the key of entity '{view.entity.name}' is {' and '.join(c.type for c in view.entity.keys)}, but '{field}' is {found}",
             )
             return None
         if found.nullable and per_candidate:

@@ -32,6 +32,7 @@ from features.expr import Column
 from features.read_plan import ReadPlan
 from features.records import Decision, encode
 from features.rows import FeatureBatch, from_served
+from features.spec import Key
 from features.topics import SHADOW_DECISIONS
 
 logger = logging.getLogger(__name__)
@@ -227,9 +228,7 @@ class ServedAgain:
     ) -> None:
         self._shadow, self._answered, self._source, self._yield = shadow, answered, source, stand_aside
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         self._yield()
         decision = self._answered.decision
         if decision.decided_by == "fallback":

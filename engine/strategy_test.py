@@ -34,6 +34,7 @@ from features.expr import STRING, Column, Mistake, SourceText, Type, compile_exp
 from features.read_plan import ReadPlan, compile_read_plan
 from features.records import Decision
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.spec import Key
 from features.yaml_source import MapNode, Node, mistake
 
 if TYPE_CHECKING:
@@ -195,9 +196,7 @@ class _GivenFeatures:
     def __init__(self, compiled: CompiledStrategy, case: Case) -> None:
         self.compiled, self.case = compiled, case
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         if self.case.features is None:
             return None
         out = {}

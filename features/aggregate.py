@@ -19,7 +19,7 @@ import numpy as np
 
 from features.buckets import MIDPOINTS, NO_VALUE, bucket_of, quantized, rank_of
 from features.expr import Program, interpret
-from features.spec import Catalogue, FeatureSpec, LastField, LastGroup, Partial, Source, TileGroup
+from features.spec import Catalogue, FeatureSpec, Key, LastField, LastGroup, Partial, Source, TileGroup
 from features.window import num_whole_tiles, tile_of, window_tiles
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def replay(
         return fates
     through_ms = max(int(event[source.ingest_time]) for event in events)
     for group in catalogue.groups_of(source.name):
-        mine = [event for event in used if event[group.key_field] is not None]
+        mine = [event for event in used if group.key_of(event) is not None]
         if isinstance(group, TileGroup):
             write_tiles(store, group, generations[group.name], mine, through_ms)
         else:
@@ -261,9 +261,11 @@ def write_tiles(
 ) -> None:
     """Aggregate events by (key, row) and write the rows."""
     aggregator = Aggregator(group)
-    states: dict[tuple[str | int, int], State] = {}
+    states: dict[tuple[Key, int], State] = {}
     for event in events:
-        at = (event[group.key_field], aggregator.row_of(event))
+        key = group.key_of(event)
+        assert key is not None, "an event without a key belongs to no tile"
+        at = (key, aggregator.row_of(event))
         states[at] = aggregator.add(states.get(at) or aggregator.start(), event)
     columns = list(zip(*states.values(), strict=True)) or [()] * (1 + len(group.partials))
     store.write_tiles(
@@ -283,6 +285,8 @@ def write_tiles(
 def write_last(store: OnlineStore, group: LastGroup, generation: int, events: Iterable[Event], through_ms: int) -> None:
     """Write each event's last values."""
     rows = list(events)
+    keys = [key for key in map(group.key_of, rows) if key is not None]
+    assert len(keys) == len(rows), "an event without a key has no last values"
     values: dict[str, list[Any]] = {
         field.name: [_value(field.of, field.where, event) for event in rows] for field in group.fields
     }
@@ -290,7 +294,7 @@ def write_last(store: OnlineStore, group: LastGroup, generation: int, events: It
     store.write_last(
         group,
         generation,
-        [event[group.key_field] for event in rows],
+        keys,
         np.array([event[source.event_time] for event in rows], dtype=np.int64),
         [str(event[source.event_id]) for event in rows],
         values,

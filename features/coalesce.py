@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.packing import ABSENT_CELL, pack_last_cell, pack_value
-from features.spec import LastField, LastGroup
+from features.spec import Key, LastField, LastGroup
 
 
 @dataclass(frozen=True)
 class TileBatch:
     """records[k]: the packed records of keys[k], unique tiles, newest first. rows: of which input row each record is."""
 
-    keys: list[str | int]
+    keys: list[Key]
     records: list[bytes]
     rows: NDArray[np.int64]
 
@@ -31,19 +31,19 @@ class TileBatch:
 class LastBatch:
     """cells[k]: the packed cells of keys[k], one per field. rows (keys * fields,): of which input row each cell is."""
 
-    keys: list[str | int]
+    keys: list[Key]
     cells: list[bytes]
     rows: NDArray[np.int64]
 
 
-def coalesce_tiles(keys: Sequence[str | int], cells: NDArray[np.int64]) -> TileBatch:
+def coalesce_tiles(keys: Sequence[Key], cells: NDArray[np.int64]) -> TileBatch:
     """Of rows with one key and tile only the highest count is kept: the others could never win.
 
     Shapes: keys N; cells (N, 2 + P) as packing.pack_tiles gives them.
     """
     if not len(keys):
         return TileBatch([], [], np.empty(0, dtype=np.int64))
-    seen: dict[str | int, int] = {}
+    seen: dict[Key, int] = {}
     codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), dtype=np.int64, count=len(keys))
     order = np.lexsort((-cells[:, 1], -cells[:, 0], codes))
     codes, cells = codes[order], cells[order]
@@ -57,7 +57,7 @@ def coalesce_tiles(keys: Sequence[str | int], cells: NDArray[np.int64]) -> TileB
 
 def coalesce_last(
     group: LastGroup,
-    keys: Sequence[str | int],
+    keys: Sequence[Key],
     event_time_ms: NDArray[np.int64],
     event_ids: Sequence[str],
     values: Mapping[str, Sequence[Any]],
@@ -65,7 +65,7 @@ def coalesce_last(
     """Per key and field the row that wins among those that carry a value: NaN and infinity are none."""
     times = np.asarray(event_time_ms).tolist()
     ids = [event_id.encode() for event_id in event_ids]
-    best: dict[str | int, list[int]] = {}
+    best: dict[Key, list[int]] = {}
     for f, field in enumerate(group.fields):
         for row, value in enumerate(values[field.name]):
             if value is None or (isinstance(value, float) and not math.isfinite(value)):

@@ -81,7 +81,7 @@ def describe(
         view=view.name,
         entity=view.entity.name,
         keys=_keys(view),
-        source=view.source.name,
+        source="" if view.source is None else view.source.name,
         max_age_ms=view.max_age_ms,
         freshness_slo_p99_ms=view.freshness_slo_p99_ms,
         owner=view.owner,
@@ -113,7 +113,7 @@ def _found(catalogue: Catalogue, name: str) -> tuple[FeatureView, tuple[FeatureS
 
 def _keys(view: FeatureView) -> dict[str, str]:
     """The source's columns that hold the key, with the types of the entity's."""
-    return {view.key_field: view.entity.type}
+    return dict(zip(view.key_fields, (column.type for column in view.entity.keys), strict=False))
 
 
 def _feature(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from features.expr import Program
-from features.spec import Catalogue, FeatureSpec, FeatureView, Source, text_of
+from features.spec import BatchSource, Catalogue, FeatureSpec, FeatureView, Source, text_of
 from features.window import format_duration
 
 SAFE, BACKFILL, BREAKING, DESTRUCTIVE = RISKS = ("safe", "backfill", "breaking", "destructive")
@@ -122,7 +122,7 @@ def _sources(before: Catalogue, after: Catalogue) -> Iterator[Edit]:
         yield _new(f"new source {name}", _place_in(after, "sources.yaml", name))
 
 
-def _schema(name: str, old: Source, new: Source, place: str) -> Iterator[Edit]:
+def _schema(name: str, old: Source | BatchSource, new: Source | BatchSource, place: str) -> Iterator[Edit]:
     """A column's type shows in the features that read it; here it is only told."""
     for column in sorted({*old.schema, *new.schema}):
         was, now = old.schema.get(column), new.schema.get(column)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from features.packing import CELL_BYTES, GroupKeys, KeyEncoder, record_cells
-from features.spec import PROJECT, Entity, Group, TileGroup
+from features.spec import PROJECT, Entity, Group, Key, LastGroup, RowGroup, TileGroup
 from features.window import DAY_MS
 
 REDIS_KEY_BYTES: Final = 100  # entry in the dictionary and in that of expiries, object, string heads
@@ -30,6 +30,7 @@ COUNTED_BYTES: Final = 16
 APPENDED: Final = 1.4
 BUCKETS_PER_TILE: Final = 8  # with events, where nobody has looked
 _LAST_HEAD_BYTES: Final = 17
+_ROW_HEAD_BYTES: Final = 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +58,20 @@ class GroupSize:
     state_bytes: int | None
 
 
-def record_bytes(group: Group) -> int:
+AnyGroup = Group | RowGroup
+
+
+def record_bytes(group: AnyGroup) -> int:
     """One tile, or one row of values, as it is stored."""
     if isinstance(group, TileGroup):
         return record_cells(group) * CELL_BYTES
-    head = _LAST_HEAD_BYTES + TEXT_BYTES
-    return sum(head + (TEXT_BYTES if field.type == "string" else CELL_BYTES) for field in group.fields)
+    values = [CELL_BYTES + (TEXT_BYTES if field.type == "string" else 0) for field in group.fields]
+    if isinstance(group, LastGroup):
+        return sum(_LAST_HEAD_BYTES + TEXT_BYTES + value for value in values)
+    return _ROW_HEAD_BYTES + -(-len(values) // 8) + sum(values)
 
 
-def redis_bytes(group: Group, keys: int, key_bytes: int, units_per_key: float) -> int:
+def redis_bytes(group: AnyGroup, keys: int, key_bytes: int, units_per_key: float) -> int:
     """Memory of that many entities: their strings, each with an expiry, as Redis allocates them."""
     each = float(REDIS_KEY_BYTES + key_bytes + _allocated(units_per_key * record_bytes(group)))
     if isinstance(group, TileGroup):
@@ -76,7 +82,7 @@ def redis_bytes(group: Group, keys: int, key_bytes: int, units_per_key: float) -
     return round(keys * each)
 
 
-def state_bytes(group: Group, keys: int, units_per_key: float, *, max_outage_ms: int = MAX_OUTAGE_MS) -> int:
+def state_bytes(group: AnyGroup, keys: int, units_per_key: float, *, max_outage_ms: int = MAX_OUTAGE_MS) -> int:
     """Accumulators that the job keeps: a tile for its hop, the disorder and an outage after its last event. Values without
     tiles need none: they are merged in the store."""
     if not isinstance(group, TileGroup):
@@ -87,10 +93,10 @@ def state_bytes(group: Group, keys: int, units_per_key: float, *, max_outage_ms:
 
 
 def size_of(
-    group: Group,
+    group: AnyGroup,
     project: str,
     stored: Mapping[str, StoredGroup],
-    known: Sequence[Group],
+    known: Sequence[AnyGroup],
     *,
     keys: int | None = None,
     max_outage_ms: int = MAX_OUTAGE_MS,
@@ -124,7 +130,7 @@ def size_of(
 
 
 def stored_groups(
-    redis_url: str, groups: Sequence[tuple[Group, int]], project: str = PROJECT, *, sample: int = SAMPLED_KEYS
+    redis_url: str, groups: Sequence[tuple[AnyGroup, int]], project: str = PROJECT, *, sample: int = SAMPLED_KEYS
 ) -> dict[str, StoredGroup]:
     """What Redis holds of each (group, generation): counted whole where the server has few keys, else from `sample` random
     ones. Raises: StoreError."""
@@ -156,7 +162,7 @@ def stored_groups(
     }
 
 
-def _keys_of(group: Group, stored: Mapping[str, StoredGroup], known: Sequence[Group]) -> tuple[int | None, str]:
+def _keys_of(group: AnyGroup, stored: Mapping[str, StoredGroup], known: Sequence[AnyGroup]) -> tuple[int | None, str]:
     held = stored.get(group.name)
     if held is not None and held.keys:
         return held.keys, "store"
@@ -164,8 +170,9 @@ def _keys_of(group: Group, stored: Mapping[str, StoredGroup], known: Sequence[Gr
     return (max(related), "entity") if related else (None, "unknown")
 
 
-def _sample_key(entity: Entity) -> str | int:
-    return 0 if entity.type == "int" else "x" * TEXT_BYTES
+def _sample_key(entity: Entity) -> Key:
+    values = tuple("x" * TEXT_BYTES if column.type == "string" else 0 for column in entity.keys)
+    return values[0] if len(values) == 1 else values
 
 
 def _allocated(size: float) -> int:

@@ -42,6 +42,7 @@ STORE_TYPE: Final = "features.feast_store.HailstreamOnlineStore"
 REGISTRY_CACHE_S: Final = 5.0  # how long an apply may stay unseen by a Feast process
 _TYPES: Final = {
     "int": feast_types.Int64,
+    "int32": feast_types.Int32,
     "double": feast_types.Float64,
     "bool": feast_types.Bool,
     "string": feast_types.String,
@@ -210,8 +211,10 @@ def feast_objects(catalogue: Catalogue) -> list[Any]:
     entities = {
         entity.name: Entity(
             name=entity.name,
-            join_keys=[entity.join_key],
-            value_type=ValueType.INT64 if entity.type == "int" else ValueType.STRING,
+            join_keys=list(entity.join_keys),
+            value_type={"string": ValueType.STRING, "int": ValueType.INT64, "int32": ValueType.INT32}[
+                entity.keys[0].type
+            ],
             description=entity.description,
         )
         for entity in catalogue.entities.values()
@@ -262,13 +265,13 @@ def _history_of(view: OurView) -> FileSource:
 
 
 def _feast_view(view: OurView, entity: Entity, source: PushSource) -> FeatureView:
-    key = Field(name=view.entity.join_key, dtype=_TYPES[view.entity.type])
+    keys = [Field(name=column.name, dtype=_TYPES[column.type]) for column in view.entity.keys]
     features = [Field(name=spec.name, dtype=_TYPES[spec.type], description=spec.description) for spec in view.features]
     return FeatureView(
         name=view.name,
         entities=[entity],
         ttl=timedelta(milliseconds=view.max_age_ms),
-        schema=[key, *features],
+        schema=[*keys, *features],
         source=source,
         online=True,
         tags=TAG,

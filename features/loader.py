@@ -1,6 +1,6 @@
 """YAML to a checked Catalogue, with all mistakes of all files at once.
 
-    entities.yaml     name: {join_key, type}
+    entities.yaml     name: {join_key, type} or {keys: {column: type, …}}
     sources.yaml      name: {topic, times, schema, disorder, future, dedup}
     views/*.yaml      one view a file: entity, source, key, max_age, features
     tests/*.yaml      cases of a view, read by features/view_tests.py
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from features.expr import Mistakes
 from features.feature_loader import load_features
-from features.spec import Catalogue, Dedup, Entity, FeatureView, Source
+from features.spec import Catalogue, Dedup, Entity, FeatureView, KeyColumn, Source
 from features.window import DAY_MS, HOUR_MS
 from features.yaml_fields import Fields, Problems
 from features.yaml_source import MapNode, Node, ScalarNode, load_yaml, name_hint, parse_yaml
@@ -25,6 +25,7 @@ from features.yaml_source import MapNode, Node, ScalarNode, load_yaml, name_hint
 ENTITIES, SOURCES, VIEWS, TESTS = "entities.yaml", "sources.yaml", "views", "tests"
 SHIPPED = Path(str(package_files("features"))) / "definitions"
 
+KEY_TYPES = ("string", "int", "int32")
 _VIEW_KEYS = (
     "view",
     "entity",
@@ -120,18 +121,38 @@ def _build(nodes: Mapping[str, Node], texts: dict[str, str], problems: Problems)
 
 def _entities(node: Node | None, problems: Problems) -> dict[str, Entity]:
     out: dict[str, Entity] = {}
-    owners: dict[str, str] = {}
+    owners: dict[frozenset[str], str] = {}
     for key, value in problems.entries(node, "entities"):
-        fields = Fields(value, problems, ("join_key", "type", "description"), f"entity '{key.text}'")
-        join_key, type_name = fields.text("join_key"), fields.choice("type", ("string", "int"))
-        if join_key is not None and join_key in owners:
-            message = f"join key '{join_key}' already belongs to entity '{owners[join_key]}'"
-            problems.add(fields.node_of("join_key"), "duplicate", message, "give each entity a join key of its own")
-        elif join_key is not None and type_name is not None:
-            owners[join_key] = key.text
+        fields = Fields(value, problems, ("join_key", "type", "keys", "description"), f"entity '{key.text}'")
+        keys = _keys(fields)
+        names = frozenset(column.name for column in keys or ())
+        if keys and names in owners:
+            what = f"join key '{keys[0].name}'" if len(keys) == 1 else f"keys {', '.join(c.name for c in keys)}"
+            at = fields.node_of("keys" if fields.has("keys") else "join_key")
+            message = f"{what} already belong{'s' if len(keys) == 1 else ''} to entity '{owners[names]}'"
+            problems.add(at, "duplicate", message, "give each entity a join key of its own")
+        elif keys and all(column.type for column in keys):
+            owners[names] = key.text
             description = fields.text("description", required=False) or ""
-            out[key.text] = Entity(name=key.text, join_key=join_key, type=type_name, description=description)
+            out[key.text] = Entity(name=key.text, keys=keys, description=description)
     return out
+
+
+def _keys(fields: Fields) -> tuple[KeyColumn, ...] | None:
+    """`join_key` and `type`, or `keys: {column: type}` in the order in which they are written; "" for a wrong type."""
+    if not fields.has("keys"):
+        name, kind = fields.identifier("join_key"), fields.choice("type", KEY_TYPES)
+        return None if name is None else (KeyColumn(name=name, type=kind or ""),)
+    for name in ("join_key", "type"):
+        if fields.has(name):
+            hint = "name every column of the key under keys"
+            fields.problems.add(fields.node_of(name), "key", f"'{name}' does not go with 'keys'", hint)
+    entries = fields.entries("keys")
+    inner = Fields(fields.node_of("keys"), fields.problems, [key.text for key, _ in entries], f"keys of {fields.what}")
+    columns = [KeyColumn(name=key.text, type=inner.choice(key.text, KEY_TYPES) or "") for key, _ in entries]
+    if not entries:
+        fields.problems.add(fields.node_of("keys"), "key", f"{fields.what} has no key", "write keys: {zone: int}")
+    return tuple(columns) or None
 
 
 def _sources(node: Node | None, problems: Problems) -> dict[str, Source]:
@@ -201,16 +222,16 @@ def _view(
     max_age_ms = fields.duration("max_age")
     slo_ms = _freshness_slo(fields)
     entity, source = entities.get(entity_name or ""), sources.get(source_name or "")
-    key_field = _key_field(fields, entity, source)
+    key_fields = _key_fields(fields, entity, source)
     features = load_features(fields, source, max_window_ms=28 * DAY_MS, min_hop_ms=1000, max_hop_ms=24 * HOUR_MS)
-    if name is None or entity is None or source is None or key_field is None or max_age_ms is None:
+    if name is None or entity is None or source is None or key_fields is None or max_age_ms is None:
         return None
     at = fields.node_of("view")
     return FeatureView(
         name=name,
         entity=entity,
         source=source,
-        key_field=key_field,
+        key_fields=key_fields,
         max_age_ms=max_age_ms,
         features=features,
         owner=fields.text("owner", required=False) or "",
@@ -222,28 +243,44 @@ def _view(
     )
 
 
-def _key_field(fields: Fields, entity: Entity | None, source: Source | None) -> str | None:
-    """The source's column that holds the key: the join key itself, or `key: {zone: pickup_zone}`."""
-    node = fields.optional("key")
+def _key_fields(fields: Fields, entity: Entity | None, source: Source | None) -> tuple[str, ...] | None:
+    """The source's columns that hold the key: the join keys themselves, or `key: {zone: pickup_zone}`."""
     if entity is None or source is None:
         return None
-    column, at = entity.join_key, fields.node_of("source")
-    if node is not None:
-        given = node.get(entity.join_key) if isinstance(node, MapNode) else None
-        if not isinstance(node, MapNode) or len(node) != 1 or not isinstance(given, ScalarNode):
-            hint = f"write key: {{{entity.join_key}: column}}"
-            fields.problems.add(node, "key", f"the key of entity '{entity.name}' is '{entity.join_key}' alone", hint)
-            return None
-        column, at = given.text, given
-    if column not in source.schema:
-        hint = name_hint(column, source.schema) if node is not None else f"add key: {{{entity.join_key}: column}}"
-        fields.problems.add(at, "key", f"source '{source.name}' has no column '{column}' to take the key from", hint)
+    node, problems = fields.optional("key"), fields.problems
+    message = f"the key of entity '{entity.name}' is '{', '.join(entity.join_keys)}' alone"
+    given: dict[str, ScalarNode] = {}
+    before = len(problems.items)
+    if node is not None and not isinstance(node, MapNode):
+        hint = f"write key: {{{', '.join(f'{name}: column' for name in entity.join_keys)}}}"
+        problems.add(node, "key", message, hint)
+    for key, value in node.items() if isinstance(node, MapNode) else ():
+        if key.text not in entity.join_keys:
+            problems.add(key, "key", message, name_hint(key.text, entity.join_keys))
+        elif not isinstance(value, ScalarNode):
+            problems.add(value, "key", f"'{key.text}' is one column of the source")
+        else:
+            given[key.text] = value
+    if len(problems.items) > before:
         return None
-    if source.schema[column].removesuffix("?") != entity.type:
-        message = f"column '{column}' is {source.schema[column]}, the key of entity '{entity.name}' is {entity.type}"
-        fields.problems.add(at, "type", message)
+    for column in entity.keys:
+        _check_key_field(problems, given.get(column.name), fields.node_of("source"), column, entity, source)
+    if len(problems.items) > before:
         return None
-    return column
+    return tuple(given[name].text if name in given else name for name in entity.join_keys)
+
+
+def _check_key_field(
+    problems: Problems, given: ScalarNode | None, at: Node, column: KeyColumn, entity: Entity, source: Source
+) -> None:
+    field = column.name if given is None else given.text
+    if field not in source.schema:
+        hint = f"add key: {{{column.name}: column}}" if given is None else name_hint(field, source.schema)
+        message = f"source '{source.name}' has no column '{field}' to take the key from"
+        problems.add(given or at, "key", message, hint)
+    elif source.schema[field].removesuffix("?") != column.source_type:
+        message = f"column '{field}' is {source.schema[field]}, the key of entity '{entity.name}' is {column.type}"
+        problems.add(given or at, "type", message)
 
 
 def _freshness_slo(fields: Fields) -> int | None:

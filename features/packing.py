@@ -17,38 +17,49 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import Entity, LastGroup, Partial, TileGroup
+from features.spec import Entity, Key, LastGroup, Partial, TileGroup
 
 CELL_BYTES: Final = 8
 NUM_FIXED_CELLS: Final = 2  # tile, count
-_STRING_TYPE, _INT64_TYPE = 2, 4  # Feast's ValueType numbers
+_STRING_TYPE: Final = 2  # Feast's ValueType numbers: 2, INT32 3, INT64 4
+_INT32_HEAD: Final = struct.pack("<II", 3, 4)
+_INT64_HEAD: Final = struct.pack("<II", 4, 8)
 _LAST_HEAD: Final = struct.Struct("<BqII")
 ABSENT_CELL: Final = b"\0"
 
 
 class KeyEncoder:
-    """Entity keys as Feast's serialisation version 3 writes them: an int key is INT64, a string key STRING."""
+    """Entity keys as Feast's serialisation version 3 writes them: names, then values, both in the order of the names."""
 
     def __init__(self, entity: Entity) -> None:
-        name = entity.join_key.encode()
-        self._head = struct.pack("<III", 1, _STRING_TYPE, len(name)) + name
-        self._is_int = entity.type == "int"
-        self._int_head = self._head + struct.pack("<II", _INT64_TYPE, 8)
+        columns = sorted(enumerate(entity.keys), key=lambda pair: pair[1].name)
+        names = [column.name.encode() for _, column in columns]
+        self._head = struct.pack("<I", len(names)) + b"".join(_sized(_STRING_TYPE, name) for name in names)
+        self._order = [(place, column.type) for place, column in columns]
+        self._type = entity.keys[0].type
         self._entity = entity
 
-    def encode(self, value: str | int) -> bytes:
-        """Raises: TypeError or ValueError where the value does not fit the entity's type (never coerced silently)."""
-        if self._is_int:
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise TypeError(f"entity {self._entity.name}: key {value!r} is not an int")
-            return self._int_head + int(value).to_bytes(8, "little", signed=True)
-        if not isinstance(value, str):
-            raise TypeError(f"entity {self._entity.name}: key {value!r} is not a string")
-        data = value.encode()
-        return self._head + struct.pack("<II", _STRING_TYPE, len(data)) + data
+    def encode(self, value: Key) -> bytes:
+        """Raises: TypeError, ValueError or OverflowError where the value does not fit the entity's key (never coerced)."""
+        if len(self._order) == 1:
+            return self._head + self._part(self._type, value)
+        if not isinstance(value, tuple) or len(value) != len(self._order):
+            raise TypeError(f"entity {self._entity.name}: key {value!r} is not a tuple of {self._entity.join_keys}")
+        return self._head + b"".join([self._part(kind, value[place]) for place, kind in self._order])
 
-    def encode_many(self, values: Iterable[str | int], suffix: bytes = b"") -> list[bytes]:
+    def encode_many(self, values: Iterable[Key], suffix: bytes = b"") -> list[bytes]:
         return [self.encode(value) + suffix for value in values]
+
+    def _part(self, kind: str, value: Any) -> bytes:
+        if kind == "string":
+            if not isinstance(value, str):
+                raise TypeError(f"entity {self._entity.name}: key {value!r} is not a string")
+            return _sized(_STRING_TYPE, value.encode())
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"entity {self._entity.name}: key {value!r} is not an int")
+        if kind == "int32":
+            return _INT32_HEAD + int(value).to_bytes(4, "little", signed=True)
+        return _INT64_HEAD + int(value).to_bytes(8, "little", signed=True)
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,10 @@ class GroupKeys:
 
     def _named(self, what: str) -> bytes:
         return f"hailstream:group:{self.project}:{self.group}:{self.generation}:{what}".encode()
+
+
+def _sized(value_type: int, data: bytes) -> bytes:
+    return struct.pack("<II", value_type, len(data)) + data
 
 
 def record_cells(group: TileGroup) -> int:

@@ -18,7 +18,7 @@ from features.expr import Column, evaluate
 from features.merge import WindowRead, compile_window, finish, reduce_window
 from features.packing import GroupKeys, KeyEncoder, unpack_last, unpack_tiles
 from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
-from features.spec import FeatureSpec, FeatureView, LastGroup, TileGroup
+from features.spec import FeatureSpec, FeatureView, Key, LastGroup, TileGroup
 from features.window import window_tiles
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ReadPlan:
     roles: tuple[RolePlan, ...]
     heartbeats: tuple[bytes, ...]
 
-    def store_keys(self, project: str, keys: Mapping[str, Sequence[str | int]]) -> list[bytes]:
+    def store_keys(self, project: str, keys: Mapping[str, Sequence[Key]]) -> list[bytes]:
         """The keys of one MGET, heartbeats first.
 
         Raises: KeyError for a role without keys, ValueError for a project that the plan was not made for.
@@ -81,7 +81,7 @@ class ReadPlan:
         return names
 
     def assemble(
-        self, values: Sequence[bytes | None], keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, values: Sequence[bytes | None], keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch]:
         """The answers to `store_keys`, in its order, as one batch per role."""
         at = len(self.heartbeats)

@@ -15,7 +15,7 @@ from features.read_plan import ReadPlan, compile_read_plan
 from features.redis_client import address_of, connect, read_document, read_history, store_errors, swap_document
 from features.redis_writes import TileWriter, expiry_ms
 from features.rows import FeatureBatch
-from features.spec import PROJECT, Group
+from features.spec import PROJECT, Group, Key
 from features.store import GroupStats
 
 __all__ = [
@@ -43,7 +43,7 @@ class FeatureReader:
         self._project = project
         self._client = connect(redis_url, timeout_s)
 
-    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int) -> dict[str, FeatureBatch]:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]:
         """Features by role; rows in the order of that role's keys.
 
         Raises: KeyError for a role without keys; TypeError for a key of the wrong type; StoreError naming the address

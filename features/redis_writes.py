@@ -17,7 +17,7 @@ from features import freshness
 from features.coalesce import coalesce_last, coalesce_tiles, guards_of
 from features.packing import CELL_BYTES, GroupKeys, pack_tiles, record_cells
 from features.redis_scripts import KEYS_PER_CALL, ScriptWriter
-from features.spec import Group, LastGroup, TileGroup
+from features.spec import Group, Key, LastGroup, TileGroup
 from features.store import APPLIED
 from features.window import DAY_MS
 
@@ -40,7 +40,7 @@ class TileWriter(ScriptWriter):
         self,
         group: TileGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         tiles: NDArray[np.int64],
         counts: NDArray[np.int64],
         partials: Sequence[NDArray[Any]],
@@ -87,7 +87,7 @@ class TileWriter(ScriptWriter):
         self,
         group: LastGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         event_time_ms: NDArray[np.int64],
         event_ids: Sequence[str],
         values: Mapping[str, Sequence[Any]],
@@ -125,7 +125,7 @@ class TileWriter(ScriptWriter):
         self,
         group: TileGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         tiles: NDArray[np.int64],
         counts: NDArray[np.int64],
         partials: Sequence[NDArray[Any]],

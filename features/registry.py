@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from features.loader import load_texts
-from features.spec import PROJECT, Catalogue, FeatureView, Group, TileGroup, fingerprint_of, text_of
+from features.spec import PROJECT, Catalogue, FeatureSpec, FeatureView, Group, TileGroup, fingerprint_of, text_of
 from features.store import FeatureError
 
 FORMAT: Final = 2
@@ -306,9 +306,18 @@ def view_signature(view: FeatureView) -> list[Any]:
     columns = [
         [f.name, f.type, f.nullable, f.aggregate, text_of(f.of), text_of(f.where), f.window_ms, f.hop_ms]
         + [text_of(f.expr), f.default]
+        + [[name, value] for name, value in _rare(f).items() if value is not None]
         for f in view.features
     ]
-    return [view.entity.name, view.entity.type, view.source.name, view.key_field, view.max_age_ms, columns]
+    source = None if view.source is None else view.source.name
+    keys = view.key_fields[0] if len(view.key_fields) == 1 else list(view.key_fields)
+    request = [dict(view.request)] if view.request else []
+    return [view.entity.name, view.entity.signature, source, keys, view.max_age_ms, columns, *request]
+
+
+def _rare(spec: FeatureSpec) -> dict[str, Any]:
+    """What only some features have: it stands in a signature only there, so that those of others stay what they were."""
+    return {"column": spec.column, "half_life_ms": spec.half_life_ms, "q": spec.q, "resolution": spec.resolution}
 
 
 def decode_registry(data: bytes) -> Registry:

@@ -1,9 +1,10 @@
-"""What is declared: entities, sources, views and features; and what follows from it: tile groups and last groups.
+"""What follows from what is declared (features/declared.py): tile, last and row groups, and the catalogue of all.
 
-A *tile group* is what one GROUP BY (key, tile) feeds: (entity, source, key column, hop). A view reads the groups that
+A *tile group* is what one GROUP BY (key, tile) feeds: (entity, source, key columns, hop). A view reads the groups that
 its features need, and features of several views share one group's partials. A *last group* holds, per (entity, source,
-key column), the newest value of each `last` feature. Made from YAML by features/loader.py; read by the SQL generator
-(pipelines/sql.py), the writer and the reader (features/redis_store.py, features/read_plan.py).
+key columns), the newest value of each `last` feature. A *row group* holds the rows of one batch view. Made from YAML by
+features/loader.py; read by the SQL generator (pipelines/sql.py), the writer and the reader (features/redis_store.py,
+features/read_plan.py).
 """
 
 from __future__ import annotations
@@ -17,10 +18,52 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from features.buckets import NUM_BUCKETS
+from features.declared import (
+    BatchSource,
+    ColumnFacts,
+    Dedup,
+    Entity,
+    FeatureSpec,
+    FeatureView,
+    Key,
+    KeyColumn,
+    Source,
+    single_key,
+)
 from features.window import num_whole_tiles
 
 if TYPE_CHECKING:
     from features.expr import Program
+
+__all__ = [
+    "AGGREGATES",
+    "MOMENTS",
+    "PROJECT",
+    "UNWINDOWED",
+    "BatchSource",
+    "BucketSpec",
+    "Catalogue",
+    "ColumnFacts",
+    "Dedup",
+    "Entity",
+    "FeatureSpec",
+    "FeatureView",
+    "Group",
+    "Key",
+    "KeyColumn",
+    "LastField",
+    "LastGroup",
+    "Partial",
+    "RowField",
+    "RowGroup",
+    "Source",
+    "TileGroup",
+    "buckets_of",
+    "fingerprint_of",
+    "partials_of",
+    "single_key",
+    "text_of",
+]
 
 PROJECT: Final = "hailstream"
 _SPACES: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
@@ -29,98 +72,6 @@ AGGREGATES: Final = (
 )  # fmt: skip
 UNWINDOWED: Final = ("first", "last")  # kept in last groups, without tiles
 MOMENTS: Final = ("moment_n", "moment_q", "moment_aa", "moment_ab", "moment_bb")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entity:
-    """What features describe. `type` is the join key's: "string" or "int"."""
-
-    name: str
-    join_key: str
-    type: str
-    description: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dedup:
-    """Copies of a record are recognised by this column for this long after the first arrival."""
-
-    by: str
-    horizon_ms: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A topic and its records. `schema` maps each column to its type, "int" or "int?" and so on."""
-
-    name: str
-    topic: str
-    schema: Mapping[str, str]
-    event_time: str
-    ingest_time: str
-    event_id: str
-    disorder_ms: int  # ingest - event above this is late
-    future_ms: int  # event - ingest above this is from the future
-    dedup: Dedup | None = None
-    description: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureSpec:
-    """One column of a view: either an aggregate over a source, or an `expr` over the view's other features.
-
-    `type` is the type of a value ("int", "double", "bool", "string"); `nullable` says whether an expression in the
-    same view has to expect null while the view is live. A served value can always be missing or stale as well, unless
-    a default is declared: that is `served_type`.
-    """
-
-    name: str
-    type: str
-    nullable: bool
-    aggregate: str | None = None
-    of: Program | None = None
-    where: Program | None = None
-    window_ms: int | None = None
-    hop_ms: int | None = None
-    half_life_ms: int | None = None  # of decayed_sum
-    q: float | None = None  # of quantile: 0 to 1, in whole millionths
-    resolution: float | None = None  # of stddev and quantile: the steps in which `of` is counted
-    expr: Program | None = None
-    default: Any | None = None
-    unit: str = ""
-    description: str = ""
-    file: str = ""
-    line: int = 0
-
-    @property
-    def served_type(self) -> str:
-        return self.type if self.default is not None else f"{self.type}?"
-
-    @property
-    def local_type(self) -> str:
-        """The type under which the view's own expressions see this feature."""
-        return f"{self.type}?" if self.nullable and self.default is None else self.type
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureView:
-    """Ordered features of one entity from one source. `key_field` is the source's column that holds the key."""
-
-    name: str
-    entity: Entity
-    source: Source
-    key_field: str
-    max_age_ms: int
-    features: tuple[FeatureSpec, ...]
-    owner: str = ""
-    freshness_slo_p99_ms: int | None = None
-    description: str = ""
-    file: str = ""
-    line: int = 0
-    tests: str | None = None
-
-    def feature(self, name: str) -> FeatureSpec:
-        return next(f for f in self.features if f.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +124,14 @@ class TileGroup:
     A bucketed group has a row per bucket that has events, numbered tile * rows_per_tile + bucket, and no partials: the
     number of events is the row's count and its sequence, so that all guards hold for its rows as for tiles.
 
-    Records without a key (a null in `key_field`) belong to no tile: the SQL leaves them out before the GROUP BY.
+    Records without a key (`Entity.key_of`) belong to no tile: the SQL leaves them out before the GROUP BY.
     `retain_tiles` is the span that is kept per key, counted from its newest tile: the longest window's whole tiles,
     the current one, and what the source's future bound lets the newest tile run ahead of the asking time.
     """
 
     entity: Entity
     source: Source
-    key_field: str
+    key_fields: tuple[str, ...]
     hop_ms: int
     partials: tuple[Partial, ...]
     retain_tiles: int
@@ -188,7 +139,10 @@ class TileGroup:
 
     @property
     def name(self) -> str:
-        return _group_name(self.entity, self.source, self.key_field, _tile_suffix(self.hop_ms, self.buckets))
+        return _group_name(self.entity, self.source, self.key_fields, _tile_suffix(self.hop_ms, self.buckets))
+
+    def key_of(self, record: Mapping[str, Any]) -> Key | None:
+        return self.entity.key_of(record, self.key_fields)
 
     @property
     def rows_per_tile(self) -> int:
@@ -209,7 +163,14 @@ class TileGroup:
     def fingerprint(self) -> str:
         """Changes when, and only when, tiles of before and after must not be mixed. Retention is judged apart."""
         return fingerprint_of(
-            ["tiles", self.entity.name, self.entity.type, self.source.name, self.source.topic, self.key_field]
+            [
+                "tiles",
+                self.entity.name,
+                self.entity.signature,
+                self.source.name,
+                self.source.topic,
+                _scalar(self.key_fields),
+            ]
             + [self.source.event_time, self.hop_ms, [[*p.key, p.type] for p in self.partials]]
             + ([] if self.buckets is None else [["buckets", *self.buckets.key]])
         )
@@ -241,17 +202,27 @@ class LastGroup:
 
     entity: Entity
     source: Source
-    key_field: str
+    key_fields: tuple[str, ...]
     fields: tuple[LastField, ...]
 
     @property
     def name(self) -> str:
-        return _group_name(self.entity, self.source, self.key_field, "last")
+        return _group_name(self.entity, self.source, self.key_fields, "last")
+
+    def key_of(self, record: Mapping[str, Any]) -> Key | None:
+        return self.entity.key_of(record, self.key_fields)
 
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint_of(
-            ["last", self.entity.name, self.entity.type, self.source.name, self.source.topic, self.key_field]
+            [
+                "last",
+                self.entity.name,
+                self.entity.signature,
+                self.source.name,
+                self.source.topic,
+                _scalar(self.key_fields),
+            ]
             + [self.source.event_time, self.source.event_id, [[*f.key, f.type] for f in self.fields]]
         )
 
@@ -266,6 +237,44 @@ class LastGroup:
         return next(i for i, f in enumerate(self.fields) if f.key == wanted)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowField:
+    """A column of a batch source that a view serves."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGroup:
+    """What is stored of one batch view: per key one row (features/row_packing.py), all of whose values have one age."""
+
+    entity: Entity
+    source: BatchSource
+    view: str
+    key_fields: tuple[str, ...]
+    fields: tuple[RowField, ...]
+
+    @property
+    def name(self) -> str:
+        return _group_name(self.entity, self.source, self.key_fields, f"rows.{self.view}")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            ["rows", self.entity.name, self.entity.signature, self.source.name, self.view, _scalar(self.key_fields)]
+            + [self.source.path, self.source.event_time, self.source.ingest_time, self.source.valid_to]
+            + [[[f.name, f.type] for f in self.fields]]
+        )
+
+    def key_of(self, record: Mapping[str, Any]) -> Key | None:
+        return self.entity.key_of(record, self.key_fields)
+
+    def index_of(self, spec: FeatureSpec) -> int:
+        """The place of a feature's column in `fields`."""
+        return next(i for i, f in enumerate(self.fields) if f.name == spec.column)
+
+
 Group = TileGroup | LastGroup
 
 
@@ -274,7 +283,7 @@ class Catalogue:
     """Everything that is declared. `files` holds the YAML texts by relative path, so that it can travel whole."""
 
     entities: Mapping[str, Entity]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Source | BatchSource]
     views: Mapping[str, FeatureView]
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -290,7 +299,23 @@ class Catalogue:
         return tuple(g for g in groups if g.source.name == source)
 
     def groups(self) -> tuple[Group, ...]:
+        """What streams feed."""
         return (*self._tile_groups, *self._last_groups)
+
+    def row_groups(self) -> tuple[RowGroup, ...]:
+        """What batch sources feed, in the order of the views."""
+        return self._row_groups
+
+    def row_group_of(self, view: FeatureView) -> RowGroup:
+        """Raises: KeyError for a view that serves no rows."""
+        found = next((group for group in self._row_groups if group.view == view.name), None)
+        if found is None:
+            raise KeyError(f"view {view.name} is a {view.kind} view without stored rows")
+        return found
+
+    @cached_property
+    def streams(self) -> dict[str, Source]:
+        return {name: source for name, source in self.sources.items() if isinstance(source, Source)}
 
     def group_for(self, view: FeatureView, feature: FeatureSpec) -> Group:
         """The group that feeds an aggregated feature."""
@@ -299,20 +324,20 @@ class Catalogue:
         else:
             assert feature.hop_ms is not None
             suffix = _tile_suffix(feature.hop_ms, buckets_of(feature))
-        name = _group_name(view.entity, view.source, view.key_field, suffix)
+        name = _group_name(view.entity, view.stream, view.key_fields, suffix)
         return next(g for g in self.groups() if g.name == name)
 
     @cached_property
     def _tile_groups(self) -> tuple[TileGroup, ...]:
-        found: dict[tuple[str, str, str, int, tuple[str, ...]], list[tuple[FeatureView, FeatureSpec]]] = {}
+        found: dict[tuple[str, str, tuple[str, ...], int, tuple[str, ...]], list[tuple[FeatureView, FeatureSpec]]] = {}
         for view, spec in self._aggregated():
             if spec.aggregate not in UNWINDOWED:
                 assert spec.hop_ms is not None
                 buckets = buckets_of(spec)
                 place = (
                     view.entity.name,
-                    view.source.name,
-                    view.key_field,
+                    view.stream.name,
+                    view.key_fields,
                     spec.hop_ms,
                     buckets.key if buckets else (),
                 )
@@ -321,11 +346,29 @@ class Catalogue:
 
     @cached_property
     def _last_groups(self) -> tuple[LastGroup, ...]:
-        found: dict[tuple[str, str, str], list[tuple[FeatureView, FeatureSpec]]] = {}
+        found: dict[tuple[str, str, tuple[str, ...]], list[tuple[FeatureView, FeatureSpec]]] = {}
         for view, spec in self._aggregated():
             if spec.aggregate in UNWINDOWED:
-                found.setdefault((view.entity.name, view.source.name, view.key_field), []).append((view, spec))
+                found.setdefault((view.entity.name, view.stream.name, view.key_fields), []).append((view, spec))
         return tuple(_last_group(found[place]) for place in sorted(found))
+
+    @cached_property
+    def _row_groups(self) -> tuple[RowGroup, ...]:
+        out = []
+        for view in self.views.values():
+            columns = {spec.column: spec.type for spec in view.features if spec.column is not None}
+            if isinstance(view.source, BatchSource) and columns:
+                fields = tuple(RowField(name=name, type=columns[name]) for name in sorted(columns))
+                out.append(
+                    RowGroup(
+                        entity=view.entity,
+                        source=view.source,
+                        view=view.name,
+                        key_fields=view.key_fields,
+                        fields=fields,
+                    )
+                )
+        return tuple(out)
 
     def _aggregated(self) -> Iterator[tuple[FeatureView, FeatureSpec]]:
         for view in self.views.values():
@@ -372,9 +415,14 @@ def fingerprint_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _group_name(entity: Entity, source: Source, key_field: str, suffix: str) -> str:
+def _group_name(entity: Entity, source: Source | BatchSource, key_fields: tuple[str, ...], suffix: str) -> str:
     base = f"{entity.name}.{source.name}.{suffix}"
-    return base if key_field == entity.join_key else f"{base}.{key_field}"
+    return base if key_fields == entity.join_keys else ".".join((base, *key_fields))
+
+
+def _scalar(key_fields: tuple[str, ...]) -> str | list[str]:
+    """Names of one column and of several, as they stand in fingerprints."""
+    return key_fields[0] if len(key_fields) == 1 else list(key_fields)
 
 
 def _tile_suffix(hop_ms: int, buckets: BucketSpec | None) -> str:
@@ -390,13 +438,13 @@ def _tile_group(members: list[tuple[FeatureView, FeatureSpec]]) -> TileGroup:
     retain = 0
     for _, spec in members:
         assert spec.window_ms is not None and spec.hop_ms is not None
-        ahead = -(-view.source.future_ms // spec.hop_ms)
+        ahead = -(-view.stream.future_ms // spec.hop_ms)
         retain = max(retain, num_whole_tiles(spec.window_ms, spec.hop_ms) + 1 + ahead)
         wanted |= {partial.key: partial for partial in partials_of(spec)}
     return TileGroup(
         entity=view.entity,
-        source=view.source,
-        key_field=view.key_field,
+        source=view.stream,
+        key_fields=view.key_fields,
         hop_ms=any_spec.hop_ms,
         partials=tuple(replace(wanted[key], name=f"p{i}") for i, key in enumerate(sorted(wanted))),
         retain_tiles=retain,
@@ -408,7 +456,7 @@ def _last_group(members: list[tuple[FeatureView, FeatureSpec]]) -> LastGroup:
     view = members[0][0]
     wanted = {field.key: field for field in (_last_field(spec) for _, spec in members)}
     fields = tuple(replace(wanted[key], name=f"v{i}") for i, key in enumerate(sorted(wanted)))
-    return LastGroup(entity=view.entity, source=view.source, key_field=view.key_field, fields=fields)
+    return LastGroup(entity=view.entity, source=view.stream, key_fields=view.key_fields, fields=fields)
 
 
 def _last_field(spec: FeatureSpec) -> LastField:

@@ -18,7 +18,7 @@ from features.packing import ABSENT_CELL, GroupKeys, KeyEncoder, pack_last_cell,
 from features.read_plan import ReadPlan
 from features.row_packing import Rows, order_of_row, pack_rows
 from features.rows import FeatureBatch
-from features.spec import PROJECT, LastGroup, TileGroup
+from features.spec import PROJECT, Key, LastGroup, TileGroup
 from features.window import MINUTE_MS
 
 IGNORED: Final = 0
@@ -65,7 +65,7 @@ class OnlineStore(Protocol):
         self,
         group: TileGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         tiles: NDArray[np.int64],
         counts: NDArray[np.int64],
         partials: Sequence[NDArray[Any]],
@@ -77,7 +77,7 @@ class OnlineStore(Protocol):
         self,
         group: LastGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         event_time_ms: NDArray[np.int64],
         event_ids: Sequence[str],
         values: Mapping[str, Sequence[Any]],
@@ -85,9 +85,7 @@ class OnlineStore(Protocol):
         applied_through_ms: int,
     ) -> NDArray[np.uint8]: ...
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
-    ) -> dict[str, FeatureBatch]: ...
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]: ...
 
 
 class InMemoryStore:
@@ -103,7 +101,7 @@ class InMemoryStore:
         self,
         group: TileGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         tiles: NDArray[np.int64],
         counts: NDArray[np.int64],
         partials: Sequence[NDArray[Any]],
@@ -128,7 +126,7 @@ class InMemoryStore:
         self,
         group: LastGroup,
         generation: int,
-        keys: Sequence[str | int],
+        keys: Sequence[Key],
         event_time_ms: NDArray[np.int64],
         event_ids: Sequence[str],
         values: Mapping[str, Sequence[Any]],
@@ -180,7 +178,7 @@ class InMemoryStore:
             self._beat(names, applied_through_ms)
         return status
 
-    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int) -> dict[str, FeatureBatch]:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]:
         return plan.assemble([self._get(name) for name in plan.store_keys(self._project, keys)], keys, as_of_ms)
 
     def used(self, group: TileGroup | LastGroup, generation: int) -> int:

@@ -15,9 +15,10 @@ from typing import Final
 
 from features.aggregate import MOMENT_BITS
 from features.buckets import sql_bucket, sql_double, sql_quantized
+from features.declared import INT32
 from features.expr import Program, to_sql
 from features.expr.sql import Dialect
-from features.spec import Partial, TileGroup, text_of
+from features.spec import LastGroup, Partial, TileGroup, text_of
 from features.window import sql_tile
 
 ROW: Final = "tile"  # the column with the number of the row
@@ -142,6 +143,15 @@ class TileSql:
     def _steps_of(self, of: Program, where: Program | None, resolution: float) -> str:
         steps = sql_quantized(self.program(of), of.type.kind, resolution, dialect=self.dialect)
         return steps if where is None else f"CASE WHEN {self.program(where)} THEN {steps} END"
+
+
+def key_condition(group: TileGroup | LastGroup, dialect: Dialect) -> str:
+    """Whether a record has the group's key, as `Entity.key_of` says it."""
+    quote, parts = _QUOTES[dialect], []
+    for column, field in zip(group.entity.keys, group.key_fields, strict=True):
+        name = f"{quote}{field}{quote}"
+        parts.append(f"{name} BETWEEN {INT32[0]} AND {INT32[1]}" if column.type == "int32" else f"{name} IS NOT NULL")
+    return " AND ".join(parts)
 
 
 def _kind(partial: Partial) -> tuple[str, str, str]:

@@ -28,7 +28,7 @@ from features.registry import (
     local_registry,
 )
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status
-from features.spec import PROJECT, Catalogue
+from features.spec import PROJECT, Catalogue, Entity, Key, KeyColumn
 from features.store import FeatureError, GroupStats
 from features.view_tests import CaseResult, load_cases, read_cases, run_case
 
@@ -64,7 +64,7 @@ class KeyFeatures:
     """All values of one key, with the time they are asked for and the time through which events have been applied."""
 
     view: str
-    key: str | int
+    key: Key
     as_of_ms: int
     applied_through_ms: int | None
     generation: int
@@ -175,7 +175,7 @@ def get(
     registry = load_registry(redis_url, project)
     name = resolve_view(registry, view)
     entity = registry.catalogue.views[name].entity
-    typed: list[str | int] = [_typed_key(entity.type, entity.join_key, key) for key in keys]
+    typed = [parse_key(entity, key) for key in keys]
     plan = compile_read_plan(registry, {name: name})
     reader = FeatureReader(redis_url, project)
     try:
@@ -275,16 +275,28 @@ def _as_of_ms(as_of: int | str, applied_through: Any) -> int:
         raise ValueError(f"as_of {as_of!r} is not 'wall', 'applied' or epoch milliseconds") from None
 
 
-def _typed_key(type_name: str, join_key: str, key: str) -> str | int:
-    if type_name == "string":
-        return key
+def parse_key(entity: Entity, text: str) -> Key:
+    """A key as it is typed: the value of one column, or those of several with commas between. Raises: ValueError."""
+    parts = [text] if len(entity.keys) == 1 else text.split(",")
+    if len(parts) != len(entity.keys):
+        raise ValueError(f"a key of entity {entity.name} is {','.join(entity.join_keys)}, {text!r} is not")
+    values = tuple(_typed(column, part) for column, part in zip(entity.keys, parts, strict=True))
+    return values[0] if len(values) == 1 else values
+
+
+def _typed(column: KeyColumn, text: str) -> str | int:
+    if column.type == "string":
+        return text
     try:
-        return int(key)
+        value = int(text)
     except ValueError:
-        raise ValueError(f"{join_key} is an int, {key!r} is not") from None
+        raise ValueError(f"{column.name} is an {column.type}, {text!r} is not") from None
+    if not column.holds(value) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{column.name} is an {column.type}, {text} does not fit")
+    return value
 
 
-def _key_features(registry: Registry, batch: FeatureBatch, row: int, key: str | int, as_of_ms: int) -> KeyFeatures:
+def _key_features(registry: Registry, batch: FeatureBatch, row: int, key: Key, as_of_ms: int) -> KeyFeatures:
     view, values = registry.catalogue.views[batch.view], batch.row(row)
     return KeyFeatures(
         view=batch.view,

@@ -28,7 +28,7 @@ from features.aggregate import replay
 from features.expr import Mistake, Mistakes
 from features.registry import Registry
 from features.rows import Status
-from features.spec import Catalogue, FeatureView, Source
+from features.spec import Catalogue, FeatureView, Key, Source
 from features.store import InMemoryStore
 from features.window import DAY_MS, HOUR_MS, MINUTE_MS
 from features.yaml_fields import Fields, Problems
@@ -42,7 +42,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {"int": (int,), "double": (int, flo
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    key: str | int
+    key: Key
     as_of_ms: int
     values: Mapping[str, tuple[Any, Node]]
     statuses: Mapping[str, tuple[Status, Node]]
@@ -109,8 +109,8 @@ def run_case(case: Case, registry: Registry) -> CaseResult:
     failures: list[Mistake] = []
     for wanted in case.expect:
         store = InMemoryStore(registry.project)
-        known = [event for event in case.events if event[view.source.ingest_time] < wanted.as_of_ms]
-        replay(store, registry.catalogue, registry.generations(), view.source, known)
+        known = [event for event in case.events if event[view.stream.ingest_time] < wanted.as_of_ms]
+        replay(store, registry.catalogue, registry.generations(), view.stream, known)
         batch = store.read(plan, {"view": [wanted.key]}, wanted.as_of_ms)["view"]
         row = batch.row(0)
         for name, (value, node) in wanted.values.items():
@@ -126,13 +126,13 @@ def run_case(case: Case, registry: Registry) -> CaseResult:
 
 def _case(node: Node, view: FeatureView, problems: Problems) -> Case:
     fields = Fields(node, problems, ("name", "events", "expect"), "a case")
-    events = [_event(item, view.source, problems, i) for i, item in enumerate(_items(fields, "events"))]
+    events = [_event(item, view.stream, problems, i) for i, item in enumerate(_items(fields, "events"))]
     return Case(
         view=view.name,
         name=fields.text("name") or "",
         file=node.file,
         line=node.line,
-        events=tuple(sorted(events, key=lambda event: event[view.source.ingest_time])),
+        events=tuple(sorted(events, key=lambda event: event[view.stream.ingest_time])),
         expect=tuple(_expectation(item, view, problems) for item in _items(fields, "expect")),
     )
 
@@ -170,10 +170,7 @@ def _event(node: Node, source: Source, problems: Problems, index: int) -> dict[s
 
 def _expectation(node: Node, view: FeatureView, problems: Problems) -> Expectation:
     fields = Fields(node, problems, ("key", "as_of", "values", "statuses"), "an expectation")
-    key = fields.scalar("key")
-    wanted = int if view.entity.type == "int" else str
-    if key is not None and (not isinstance(key.value, wanted) or isinstance(key.value, bool)):
-        problems.add(key, "type", f"a key of entity '{view.entity.name}' is {view.entity.type}, not {key.text}")
+    key = _key(fields, view)
     values = {name.text: (value.value, value) for name, value in _features(fields, "values", view, problems)}
     statuses: dict[str, tuple[Status, Node]] = {}
     for name, value in _features(fields, "statuses", view, problems):
@@ -182,8 +179,32 @@ def _expectation(node: Node, view: FeatureView, problems: Problems) -> Expectati
         else:
             problems.add(value, "status", f"unknown status '{value.text}'", f"known are {', '.join(_STATUSES)}")
     as_of_ms = _time(fields, "as_of")
-    raw_key: Any = key.value if key is not None else None
-    return Expectation(key=raw_key, as_of_ms=as_of_ms or 0, values=values, statuses=statuses)
+    return Expectation(key=key, as_of_ms=as_of_ms or 0, values=values, statuses=statuses)
+
+
+def _key(fields: Fields, view: FeatureView) -> Key:
+    """`key: d-1`, or of several columns `key: {zone: 1, product: x}`; what cannot be read is "" and noted."""
+    entity, problems = view.entity, fields.problems
+    if len(entity.keys) == 1:
+        nodes = [fields.scalar("key")]
+    elif isinstance(fields.optional("key"), MapNode):
+        inner = Fields(fields.node_of("key"), problems, entity.join_keys, f"a key of entity '{entity.name}'")
+        nodes = [inner.scalar(name) for name in entity.join_keys]
+    else:
+        hint = f"write key: {{{', '.join(f'{name}: …' for name in entity.join_keys)}}}"
+        problems.add(
+            fields.node_of("key"), "key", f"a key of entity '{entity.name}' has {len(entity.keys)} columns", hint
+        )
+        return ""
+    values: list[Any] = []
+    for column, node in zip(entity.keys, nodes, strict=True):
+        wanted = str if column.type == "string" else int
+        if node is not None and (
+            not isinstance(node.value, wanted) or isinstance(node.value, bool) or not column.holds(node.value)
+        ):
+            problems.add(node, "type", f"a key of entity '{entity.name}' is {column.type}, not {node.text}")
+        values.append("" if node is None else node.value)
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _features(fields: Fields, name: str, view: FeatureView, problems: Problems) -> list[tuple[ScalarNode, ScalarNode]]:

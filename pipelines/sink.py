@@ -21,7 +21,7 @@ from pyflink.table.udf import ScalarFunction, udf
 
 from features.records import RECORD_OF_TOPIC, RecordError, decode
 from features.redis_store import TileWriter
-from features.spec import PROJECT, LastGroup, TileGroup
+from features.spec import PROJECT, Key, LastGroup, TileGroup
 from features.store import GenerationLost, StoreError
 from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
 from pipelines.jobs.options import BATCH_ROWS
@@ -178,7 +178,7 @@ class _Writer(ScalarFunction):
 
 
 class WriteTiles(_Writer):
-    """(key, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
+    """(key columns…, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
 
     def __init__(
         self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
@@ -188,15 +188,8 @@ class WriteTiles(_Writer):
         self._seen_ms: int | None = None  # the highest ingest time of any row so far
         self._through_ms: int | None = None  # … of the rows that are known to be complete
 
-    def eval(
-        self,
-        key: pd.Series,
-        tile: pd.Series,
-        num_events: pd.Series,
-        through_ms: pd.Series,
-        appended_ms: pd.Series,
-        *partials: pd.Series,
-    ) -> pd.Series:
+    def eval(self, *columns: pd.Series) -> pd.Series:
+        keys, (tile, num_events, through_ms, appended_ms, *partials) = _split_keys(self.group, columns)
         dtypes = [np.int64 if p.type == "int" else np.float64 for p in self.group.partials]
         applied_through_ms = self._complete_through(through_ms)
         arrays = [column.to_numpy(dtype=dtype) for column, dtype in zip(partials, dtypes, strict=True)]
@@ -205,7 +198,7 @@ class WriteTiles(_Writer):
             lambda writer: writer.write_tiles(
                 self.group,
                 self.generation,
-                key.tolist(),
+                keys,
                 tile.to_numpy(dtype=np.int64),
                 num_events.to_numpy(dtype=np.int64),
                 arrays,
@@ -228,7 +221,7 @@ class WriteTiles(_Writer):
 
 
 class WriteLast(_Writer):
-    """(key, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
+    """(key columns…, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
 
     def __init__(
         self, group: LastGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
@@ -236,24 +229,16 @@ class WriteLast(_Writer):
         super().__init__(redis_url, generation, project, life)
         self.group = group
 
-    def eval(
-        self,
-        key: pd.Series,
-        event_time_ms: pd.Series,
-        event_id: pd.Series,
-        partition: pd.Series,
-        offset: pd.Series,
-        ingest_time_ms: pd.Series,
-        appended_ms: pd.Series,
-        *values: pd.Series,
-    ) -> pd.Series:
+    def eval(self, *columns: pd.Series) -> pd.Series:
+        keys, rest = _split_keys(self.group, columns)
+        event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, *values = rest
         named = {f.name: _plain(column, f.type) for f, column in zip(self.group.fields, values, strict=True)}
         return self._write(
             self.group,
             lambda writer: writer.write_last(
                 self.group,
                 self.generation,
-                key.tolist(),
+                keys,
                 event_time_ms.to_numpy(dtype=np.int64),
                 event_id.tolist(),
                 named,
@@ -289,6 +274,13 @@ def write_udf(function: WriteFunction, redis_url: str, project: str = PROJECT) -
     else:
         step = WriteLast(group, redis_url, function.generation, project, function.life)
     return udf(step, result_type=DataTypes.TINYINT(), func_type="pandas", deterministic=False)
+
+
+def _split_keys(group: TileGroup | LastGroup, columns: Sequence[pd.Series]) -> tuple[list[Key], Sequence[pd.Series]]:
+    """The rows' keys, and the columns behind those of the key."""
+    num_keys = len(group.key_fields)
+    keys = [column.tolist() for column in columns[:num_keys]]
+    return (keys[0] if num_keys == 1 else list(zip(*keys, strict=True))), columns[num_keys:]
 
 
 def _repeated(literal: Any, count: int) -> list[Any]:

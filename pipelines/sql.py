@@ -23,7 +23,7 @@ import msgspec
 from features.expr import Program, to_sql
 from features.records import DEAD_LETTERS, LEDGER, RECORD_OF_TOPIC
 from features.spec import PROJECT, Catalogue, LastField, LastGroup, Source, TileGroup
-from features.tile_sql import TileSql
+from features.tile_sql import TileSql, key_condition
 from features.window import sql_tile
 from pipelines.dead_letter import MAX_MESSAGE_BYTES
 from pipelines.jobs.options import JobOptions, feature_settings
@@ -104,10 +104,10 @@ def render_feature_job(
     text = _Text(lives or {})
     for topic in (DEAD_LETTERS, LEDGER):
         text.tables.append(_kafka_sink(topic, name, options))
-    for source in catalogue.sources.values():
+    for source in catalogue.streams.values():
         if catalogue.groups_of(source.name):
             _add_source(text, source, catalogue, generations, options)
-    horizons = [s.dedup.horizon_ms for s in catalogue.sources.values() if s.dedup and catalogue.groups_of(s.name)]
+    horizons = [s.dedup.horizon_ms for s in catalogue.streams.values() if s.dedup and catalogue.groups_of(s.name)]
     return FeatureJobSql(
         name=name,
         settings=feature_settings(name, max(horizons, default=0), options),
@@ -177,7 +177,7 @@ def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
     if source.dedup is not None:
         needed.add(source.dedup.by)
     for group in catalogue.groups_of(source.name):
-        needed.add(group.key_field)
+        needed.update(group.key_fields)
         needed.update(*(program.names for program in group.programs))
     record = RECORD_OF_TOPIC.get(source.topic)
     if record is None:
@@ -304,7 +304,8 @@ def _insert_ledger(source: Source, catalogue: Catalogue) -> str:
             else ""
         )
         mark = "]@" if tile else "]"
-        effects.append(f"'{group.name}[' || CAST(`{group.key_field}` AS STRING) || '{mark}'{tile}")
+        key = " || ',' || ".join(f"CAST(`{column}` AS STRING)" for column in group.key_fields)
+        effects.append(f"'{group.name}[' || {key} || '{mark}'{tile}")
     listed = ",\n    ".join(effects)
     return (
         f"INSERT INTO `{LEDGER}`\n"
@@ -317,8 +318,9 @@ def _insert_ledger(source: Source, catalogue: Catalogue) -> str:
 def _tile_rows(group: TileGroup) -> str:
     """What the GROUP BY reads, under a name of its own: the state's TTL is a hint on that name."""
     name, source = _identifier(group), group.source
-    carried = [f"`{group.key_field}` AS `group_key`", f"`{source.ingest_time}` AS `ingested_ms`", "`kafka_appended`"]
-    rows = TileSql(group, "flink").rows(f"`{source.name}_used`", carried, f"`{group.key_field}` IS NOT NULL")
+    keys = [f"`{column}` AS `{name}`" for column, name in zip(group.key_fields, _key_names(group), strict=True)]
+    carried = [*keys, f"`{source.ingest_time}` AS `ingested_ms`", "`kafka_appended`"]
+    rows = TileSql(group, "flink").rows(f"`{source.name}_used`", carried, _has_key(group))
     return f"CREATE TEMPORARY VIEW `{name}_rows` AS\n{rows}"
 
 
@@ -328,25 +330,38 @@ def _insert_tiles(group: TileGroup, options: JobOptions) -> str:
     aggregates = zip(group.partials, TileSql(group, "flink").partials(), strict=True)
     partials = "".join(f",\n    {aggregate} AS `{partial.name}`" for partial, aggregate in aggregates)
     names = "".join(f", `{partial.name}`" for partial in group.partials)
+    keys = ", ".join(f"`{column}`" for column in _key_names(group))
     return (
         f"INSERT INTO `written_{name}`\n"
-        f"SELECT write_{name}(`group_key`, `tile`, `num_events`, `applied_through_ms`, {_epoch_ms('kafka_appended')}{names})\n"
-        f"FROM (\n  SELECT /*+ STATE_TTL('{name}_rows' = '{ttl_ms} ms') */ `group_key`, `tile`,\n"
+        f"SELECT write_{name}({keys}, `tile`, `num_events`, `applied_through_ms`, {_epoch_ms('kafka_appended')}{names})\n"
+        f"FROM (\n  SELECT /*+ STATE_TTL('{name}_rows' = '{ttl_ms} ms') */ {keys}, `tile`,\n"
         "    COUNT(*) AS `num_events`,\n    MAX(`ingested_ms`) AS `applied_through_ms`,\n"
         f"    MAX(`kafka_appended`) AS `kafka_appended`{partials}\n"
-        f"  FROM `{name}_rows`\n  GROUP BY `group_key`, `tile`\n)"
+        f"  FROM `{name}_rows`\n  GROUP BY {keys}, `tile`\n)"
     )
 
 
 def _insert_last(group: LastGroup) -> str:
     name, source = _identifier(group), group.source
     values = "".join(f",\n  {_last_value(part)}" for part in group.fields)
+    keys = ", ".join(f"`{column}`" for column in group.key_fields)
     return (
         f"INSERT INTO `written_{name}`\n"
-        f"SELECT write_{name}(`{group.key_field}`, `{source.event_time}`, `{source.event_id}`, `kafka_partition`, `kafka_offset`,\n"
+        f"SELECT write_{name}({keys}, `{source.event_time}`, `{source.event_id}`, `kafka_partition`, `kafka_offset`,\n"
         f"  `{source.ingest_time}`, {_epoch_ms('kafka_appended')}{values})\n"
-        f"FROM `{source.name}_used`\nWHERE `{group.key_field}` IS NOT NULL"
+        f"FROM `{source.name}_used`\nWHERE {_has_key(group)}"
     )
+
+
+def _key_names(group: TileGroup) -> tuple[str, ...]:
+    """What the key's columns are called in the rows that the GROUP BY reads."""
+    if len(group.key_fields) == 1:
+        return ("group_key",)
+    return tuple(f"group_key_{i}" for i in range(len(group.key_fields)))
+
+
+def _has_key(group: TileGroup | LastGroup) -> str:
+    return key_condition(group, "flink")
 
 
 def _last_value(part: LastField) -> str:

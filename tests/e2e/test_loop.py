@@ -152,7 +152,7 @@ def used_events(run: DemoRun, view: FeatureView) -> dict[Any, list[dict[str, Any
     for message in read_all(run.stack.kafka, source.topic):
         record = decode(message.value, RECORD_OF_TOPIC[source.topic])  # type: ignore[type-var]
         fields = msgspec.to_builtins(record)
-        records.append({**dict.fromkeys(source.schema), **fields, "key": fields.get(view.key_field)})
+        records.append({**dict.fromkeys(source.schema), **fields, "key": fields.get(view.key_fields[0])})
     used, _ = naive.used_once(records, disorder_ms=source.disorder_ms, future_ms=source.future_ms)
     by_key = defaultdict(list)
     for event in used:

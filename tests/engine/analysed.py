@@ -16,6 +16,7 @@ from engine.row import RowResult, recorded_rows, run_row
 from features.read_plan import ReadPlan
 from features.records import Decision
 from features.rows import FeatureBatch, Status, empty_column
+from features.spec import Key
 from tests.engine.random_strategies import NanFeatures, random_request
 from tests.engine.support import RandomFeatures, random_body
 
@@ -27,7 +28,7 @@ class Without:
         self.inner, self.gone = inner, gone
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         batches = self.inner.read(plan, keys, as_of_ms) or {}
         for role, batch in batches.items():

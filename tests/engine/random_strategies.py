@@ -21,6 +21,7 @@ from features.expr import Type, parse_type
 from features.read_plan import ReadPlan
 from features.registry import Registry
 from features.rows import FeatureBatch
+from features.spec import Key
 from tests.engine.support import AS_OF_MS, RandomFeatures
 
 # What both models of `support.sink_models` read is always there, under the types they know.
@@ -79,7 +80,7 @@ class NanFeatures:
         self.inner, self.seed = RandomFeatures(compiled, seed, down=down), seed
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         batches = self.inner.read(plan, keys, as_of_ms)
         rng = np.random.default_rng(self.seed)

@@ -67,7 +67,7 @@ def fill(redis_url: str, registry: Registry) -> None:
     """A heartbeat in every group, and a few tiles for drivers c-0 to c-9 (offers, fares) and zone 7."""
     writer = TileWriter(redis_url, registry.project)
     for group in registry.catalogue.tile_groups():
-        keys: list[Any] = [f"c-{n}" for n in range(10)] if group.entity.type == "string" else [7]
+        keys: list[Any] = [f"c-{n}" for n in range(10)] if group.entity.keys[0].type == "string" else [7]
         count = len(keys)
         tiles = np.full(count, AS_OF_MS // group.hop_ms - 1, dtype=np.int64)
         counts = np.arange(1, count + 1, dtype=np.int64)
@@ -76,7 +76,7 @@ def fill(redis_url: str, registry: Registry) -> None:
         writer.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=AS_OF_MS - 500)
     for last in registry.catalogue.last_groups():
         values = {f.name: ["idle" if f.type == "string" else 3] for f in last.fields}
-        key: list[Any] = ["c-1"] if last.entity.type == "string" else [7]
+        key: list[Any] = ["c-1"] if last.entity.keys[0].type == "string" else [7]
         times = np.array([AS_OF_MS - 1000], dtype=np.int64)
         generation = registry.generation_of(last.name)
         writer.write_last(last, generation, key, times, ["e-1"], values, applied_through_ms=AS_OF_MS - 500)

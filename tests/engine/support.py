@@ -22,6 +22,7 @@ from features.loader import SHIPPED, load_catalogue
 from features.read_plan import ReadPlan, compile_read_plan
 from features.registry import Registry, local_registry
 from features.rows import FeatureBatch, Status, empty_column
+from features.spec import Key
 
 HERE = Path(__file__).parent
 AS_OF_MS = 1_725_000_000_000
@@ -241,7 +242,7 @@ class RandomFeatures:
         self.compiled, self.seed, self.down, self.old = compiled, seed, down, old
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         if self.down:
             return None

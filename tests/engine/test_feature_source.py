@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from engine.feature_source import RETRY_AFTER_S, FeatureSource
 from features.read_plan import ReadPlan, compile_read_plan
 from features.rows import FeatureBatch
+from features.spec import Key
 from features.store import StoreError
 from tests.engine.support import catalogue_registry
 
@@ -18,7 +19,7 @@ class Reader:
         self.problem: Exception | None = None
         self.asked = 0
 
-    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int) -> dict[str, FeatureBatch]:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]:
         self.asked += 1
         if self.problem is not None:
             raise self.problem

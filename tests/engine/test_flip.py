@@ -19,6 +19,7 @@ from engine.request import parse
 from features.read_plan import ReadPlan
 from features.records import Decision, decode, encode
 from features.rows import FeatureBatch, from_served
+from features.spec import Key
 from tests.engine.support import AS_OF_MS, RandomFeatures, catalogue_registry, compile_text, make_live, random_body
 
 RULES_ONLY = """
@@ -57,7 +58,7 @@ class Given:
         self.batches = {role: from_served(served) for role, served in decision.features.items()}
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         return self.batches
 

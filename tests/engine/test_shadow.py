@@ -27,6 +27,7 @@ from features.expr import parse_type
 from features.read_plan import ReadPlan
 from features.records import Decision, decode
 from features.rows import FeatureBatch
+from features.spec import Key
 from features.topics import SHADOW_DECISIONS
 from infra.cli import app
 from tests.engine.running import Engine
@@ -75,7 +76,7 @@ class Store:
         self.inner, self.reads = inner, 0
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         self.reads += 1
         return self.inner.read(plan, keys, as_of_ms)
@@ -89,7 +90,7 @@ class Blocked(Store):
         self.free = False
 
     def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[str | int]], as_of_ms: int
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
     ) -> dict[str, FeatureBatch] | None:
         self.reads += 1
         wait_until(lambda: self.free)

@@ -199,7 +199,7 @@ def _served(registry: Registry, store: InMemoryStore, times_ms: Sequence[int]) -
     views = registry.catalogue.views
     plan = compile_read_plan(registry, {name: name for name in views})
     out: Served = {(view.name, spec.name): [] for view in views.values() for spec in view.features}
-    keys = {view.name: _keys(view.entity.type) for view in views.values()}
+    keys = {view.name: _keys(view.entity.keys[0].type) for view in views.values()}
     for as_of_ms in times_ms:
         for name, batch in store.read(plan, keys, as_of_ms).items():
             for f, feature in enumerate(batch.names):

@@ -12,7 +12,7 @@ from features.aggregate import Aggregator, State, write_last
 from features.expr import interpret
 from features.registry import Registry
 from features.rows import FeatureBatch, Status, to_served
-from features.spec import FeatureSpec, FeatureView, TileGroup
+from features.spec import FeatureSpec, FeatureView, Key, TileGroup
 from tests import naive
 
 Write = tuple[TileGroup, list[str | int], np.ndarray, np.ndarray, list[np.ndarray], int]
@@ -27,9 +27,9 @@ class TileJob:
 
     def batch(self, events: Sequence[Mapping[str, Any]]) -> Write:
         aggregator, changed = Aggregator(self.group), dict[tuple[str | int, int], State]()
-        mine = [event for event in events if event[self.group.key_field] is not None]
+        mine = [event for event in events if self.group.key_of(event) is not None]
         for event in mine:
-            at = (event[self.group.key_field], aggregator.row_of(event))
+            at = (self.group.key_of(event), aggregator.row_of(event))
             changed[at] = self.states[at] = aggregator.add(self.states.get(at) or aggregator.start(), event)
         columns = list(zip(*changed.values(), strict=True)) or [()] * (1 + len(self.group.partials))
         return (
@@ -55,7 +55,7 @@ def send_all(
     for write in writes:
         send(store, write)
     for group in registry.catalogue.last_groups():
-        mine = [event for event in events if group.source.name == source and event[group.key_field] is not None]
+        mine = [event for event in events if group.source.name == source and group.key_of(event) is not None]
         if mine:
             write_last(store, group, 1, mine, max(event["ingest_time_ms"] for event in mine))
     return writes
@@ -65,7 +65,7 @@ def expected(
     view: FeatureView, spec: FeatureSpec, events: Iterable[Mapping[str, Any]], key: str | int, as_of_ms: int
 ) -> Any:
     """The brute-force value of one aggregated feature. `events` = the used ones."""
-    keyed = [{**event, "key": event[view.key_field]} for event in events]
+    keyed = [{**event, "key": view.entity.key_of(event, view.key_fields)} for event in events]
 
     def where(event: Mapping[str, Any]) -> bool:
         return spec.where is None or interpret(spec.where, event) is True
@@ -84,7 +84,7 @@ def assert_equals_oracle(
     batch: FeatureBatch,
     view: FeatureView,
     events: Sequence[Mapping[str, Any]],
-    keys: Sequence[str | int],
+    keys: Sequence[Key],
     as_of_ms: int,
 ) -> int:
     """Every aggregated value equals brute force. Returns how many values were not null, so that a caller can insist."""

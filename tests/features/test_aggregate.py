@@ -66,7 +66,7 @@ def test_every_event_meets_one_fate_and_only_used_ones_count() -> None:
     fates = replay(store, CATALOGUE, registry.generations(), source, events)
     assert dict(fates) == want and sum(fates.values()) == len(events) and min(want.values()) > 0
     for group in CATALOGUE.tile_groups():
-        assert store.used(group, 1) == sum(event[group.key_field] is not None for event in used)
+        assert store.used(group, 1) == sum(group.key_of(event) is not None for event in used)
 
 
 def test_a_copy_after_the_horizon_is_used_again() -> None:

@@ -18,7 +18,7 @@ from features.packing import KeyEncoder
 from features.redis_store import FeatureReader, TileWriter, compile_read_plan
 from features.registry import ApplyReport, apply_catalogue
 from features.rows import Status
-from features.spec import Entity
+from features.spec import single_key
 from features.store import FeatureError
 from tests import generate, naive
 from tests.features.feature_job import TileJob, send_all
@@ -62,7 +62,7 @@ def store(applied: ApplyReport, feast_dir: Path) -> FeatureStore:
     ],
 )
 def test_entity_keys_have_the_bytes_that_feast_writes(value: str | int, proto: Value, type_name: str) -> None:
-    ours = KeyEncoder(Entity(name="e", join_key="some_key", type=type_name)).encode(value)
+    ours = KeyEncoder(single_key(name="e", join_key="some_key", type=type_name)).encode(value)
     assert ours == serialize_entity_key(EntityKey(join_keys=["some_key"], entity_values=[proto]), 3)
 
 

@@ -131,7 +131,7 @@ features:
         ("a.yaml:8:27", "unknown aggregate 'percentile'", "known here: avg, count"),
         ("b.yaml:7:17", "n_5n", "did you mean 'n_5m'"),
         ("b.yaml:8:55", "unknown unit 'centss'", "did you mean 'cents'"),
-        ("entities.yaml:3:36", "unknown type 'text'", "int, string"),
+        ("entities.yaml:3:36", "unknown type 'text'", "int, int32, string"),
     ]
     for place, message, hint in wanted:
         hits = [line for line in found if line.startswith(place + ":")]

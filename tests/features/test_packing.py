@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from features.coalesce import coalesce_last, coalesce_tiles
 from features.loader import SHIPPED, load_catalogue
 from features.packing import GroupKeys, KeyEncoder, pack_tiles, pack_value, unpack_last, unpack_tiles, unpack_value
-from features.spec import Entity
+from features.spec import single_key
 
 CATALOGUE = load_catalogue(SHIPPED)
 TILES = next(g for g in CATALOGUE.tile_groups() if g.hop_ms == 300_000)
@@ -19,14 +19,14 @@ LAST = next(g for g in CATALOGUE.last_groups() if g.source.name == "driver_event
 
 def test_int_keys_have_the_bytes_that_feast_writes() -> None:
     golden = "01000000 02000000 09000000 6472697665725f6964 04000000 08000000 e903000000000000"
-    encoder = KeyEncoder(Entity(name="driver", join_key="driver_id", type="int"))
+    encoder = KeyEncoder(single_key(name="driver", join_key="driver_id", type="int"))
     assert encoder.encode(1001) == bytes.fromhex(golden.replace(" ", ""))
     assert encoder.encode(-(2**31) - 1).endswith((-(2**31) - 1).to_bytes(8, "little", signed=True))
     assert encoder.encode(np.int64(7)) == encoder.encode(7)
 
 
 def test_string_keys_carry_their_utf8_length() -> None:
-    encoder = KeyEncoder(Entity(name="driver", join_key="driver_id", type="string"))
+    encoder = KeyEncoder(single_key(name="driver", join_key="driver_id", type="string"))
     assert encoder.encode("dé").endswith(b"\x02\0\0\0\x03\0\0\0d\xc3\xa9")
 
 
@@ -35,7 +35,7 @@ def test_string_keys_carry_their_utf8_length() -> None:
 )
 def test_a_key_of_another_type_is_refused_not_coerced(type_name: str, key: object) -> None:
     with pytest.raises(TypeError, match="entity e"):
-        KeyEncoder(Entity(name="e", join_key="k", type=type_name)).encode(key)  # type: ignore[arg-type]
+        KeyEncoder(single_key(name="e", join_key="k", type=type_name)).encode(key)  # type: ignore[arg-type]
 
 
 def test_projects_groups_and_generations_never_share_a_key() -> None:

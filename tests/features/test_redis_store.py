@@ -141,8 +141,8 @@ def test_shuffled_and_repeated_batches_end_in_the_same_bytes_and_counts(
         writer.close()
 
     for group in registry.catalogue.tile_groups():
-        keys = {event[group.key_field] for event in arrived} - {None}
-        counted = sum(event[group.key_field] is not None for event in arrived)
+        keys = {group.key_of(event) for event in arrived} - {None}
+        counted = sum(group.key_of(event) is not None for event in arrived)
         assert used(redis_url, registry, group) == used(redis_url, other, group) == counted
         for key in keys:
             a, b = stored(redis_url, registry, group, key), stored(redis_url, other, group, key)

@@ -16,7 +16,7 @@ import redis
 from features.packing import GroupKeys, KeyEncoder
 from features.redis_rows import RowWriter
 from features.row_packing import NO_ROW_MS, order_of_row, pack_rows, row_dtype, unpack_rows
-from features.spec import Entity
+from features.spec import Entity, single_key
 from features.store import GenerationLost, InMemoryStore
 
 DAY_MS = 86_400_000
@@ -37,7 +37,7 @@ class Group:
     fields: tuple[Field, ...]
 
 
-RIDER = Entity(name="rider", join_key="rider_id", type="string")
+RIDER = single_key(name="rider", join_key="rider_id", type="string")
 GROUP = Group(
     "rider.loyalty.rows",
     RIDER,

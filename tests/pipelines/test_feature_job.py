@@ -277,7 +277,7 @@ class Expected:
 
     def used_by_group(self, registry: Registry) -> dict[str, int]:
         return {
-            group.name: sum(event[group.key_field] is not None for event in self.used[group.source.name])
+            group.name: sum(group.key_of(event) is not None for event in self.used[group.source.name])
             for group, _ in registry.groups()
         }
 
@@ -425,7 +425,7 @@ def assert_features(run: Run, expected: Expected) -> None:
     compared = 0
     for view in run.registry.catalogue.views.values():
         events = [
-            {**e, "key": e[view.key_field]} for e in expected.used[view.source.name] if e[view.key_field] is not None
+            {**e, "key": key} for e in expected.used[view.stream.name] if (key := view.entity.key_of(e, view.key_fields)) is not None
         ]
         events_of: dict[Any, list[dict[str, Any]]] = {}
         for event in events:
