@@ -165,7 +165,7 @@ def evaluation_order(view: FeatureView) -> tuple[int, ...]:
         program = view.features[place].expr
         if program is None or place in order:
             return
-        for name in sorted(program.names):
+        for name in sorted(program.names & places.keys()):  # others are request fields
             visit(places[name])
         order.append(place)
 
