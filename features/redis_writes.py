@@ -17,7 +17,7 @@ from features import freshness
 from features.coalesce import coalesce_last, coalesce_tiles, guards_of
 from features.packing import CELL_BYTES, GroupKeys, pack_tiles, record_cells
 from features.redis_scripts import KEYS_PER_CALL, ScriptWriter
-from features.spec import Group, Key, LastGroup, TileGroup
+from features.spec import PROJECT, Group, Key, LastGroup, RowGroup, TileGroup
 from features.store import APPLIED
 from features.window import DAY_MS
 
@@ -26,7 +26,7 @@ EVICTION_SLACK: Final = 16  # expired records that wait for each other, so that 
 OFFSETS_PER_BLOCK: Final = 1 << 20
 
 
-def expiry_ms(group: Group) -> int:
+def expiry_ms(group: Group | RowGroup) -> int:
     """Wall-clock expiry of a key that is no longer written. It collects garbage only: never under two days, so that
     a replay of old data, at whatever speed, finds what the first run wrote."""
     retained_ms = group.retain_tiles * group.hop_ms if isinstance(group, TileGroup) else 28 * DAY_MS
@@ -34,7 +34,23 @@ def expiry_ms(group: Group) -> int:
 
 
 class TileWriter(ScriptWriter):
-    """Writes batches of tiles and last values, each guarded on the server."""
+    """Writes batches of tiles and last values, each guarded on the server.
+
+    `used`: how many records a group had used after its last batch, whoever wrote them; `through_ms`: the heartbeat that
+    this writer said last.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        project: str = PROJECT,
+        *,
+        lives: Mapping[tuple[str, int], str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        super().__init__(redis_url, project, lives=lives, timeout_s=timeout_s)
+        self.used: dict[str, int] = {}
+        self.through_ms: dict[str, int] = {}
 
     def write_tiles(
         self,
@@ -143,6 +159,14 @@ class TileWriter(ScriptWriter):
             raise ValueError(f"group {group.name}: tile {newest} is above the seam {seam_ms}, it is the stream's")
         return self.write_tiles(group, generation, keys, tiles, counts, partials, applied_through_ms=None)
 
+    def mark_applied(self, group: Group, generation: int, applied_through_ms: int) -> None:
+        """Move the heartbeat of a group forward, never back: for who knows from elsewhere what is written.
+
+        Raises: StoreError; GenerationLost.
+        """
+        names = GroupKeys(self._project, group.name, generation)
+        self._mark(names, applied_through_ms, np.zeros(0, dtype=np.bool_), None, None, None, 0)
+
     def mark_backfilled(self, group: Group, generation: int, seam_ms: int) -> None:
         """Say that a backfill has filled a generation up to the seam: the switch waits for it.
 
@@ -162,7 +186,7 @@ class TileWriter(ScriptWriter):
         bitmap_expiry_ms: int,
     ) -> None:
         """A step of its own after every write has been answered: a heartbeat must not run ahead of its values."""
-        if applied_through_ms is None:
+        if applied_through_ms is None and appended_ms is None and positions is None:
             return
         histogram = b""
         if appended_ms is not None and applied.any():
@@ -172,12 +196,14 @@ class TileWriter(ScriptWriter):
         keys = [names.marker, names.heartbeat, names.freshness, names.used, *(name for name, _ in bitmaps)]
         args = [
             self._life(names),
-            applied_through_ms,
+            b"" if applied_through_ms is None else applied_through_ms,
             bitmap_expiry_ms,
             histogram,
             *(offsets for _, offsets in bitmaps),
         ]
-        self._call("mark_applied", [(keys, args)])
+        (self.used[names.group],) = self._call("mark_applied", [(keys, args)])
+        if applied_through_ms is not None:
+            self.through_ms[names.group] = applied_through_ms
 
 
 def _bitmaps(names: GroupKeys, positions: tuple[Sequence[int], Sequence[int]]) -> Iterator[tuple[bytes, bytes]]:

@@ -146,6 +146,20 @@ class Producer:
         self.sent += 1
         self._producer.poll(0)
 
+    def send_and_wait(self, topic: str, key: str | bytes, value: bytes, timeout_s: float = 30.0) -> tuple[int, int]:
+        """Send one message and wait for it; its (partition, offset). Raises: TopicError when it is not acknowledged."""
+        done: list[tuple[Any, Any]] = []
+        self._producer.produce(topic, value, key, on_delivery=lambda error, message: done.append((error, message)))
+        end = time.monotonic() + timeout_s
+        while not done:
+            self._producer.poll(0.05)
+            if time.monotonic() > end:
+                raise TopicError(f"{topic} at {self.bootstrap}: not acknowledged after {timeout_s:g} s")
+        error, message = done[0]
+        if error is not None:
+            raise TopicError(f"{topic} at {self.bootstrap}: {error}")
+        return int(message.partition()), int(message.offset())
+
     def poll(self, timeout_s: float = 0.0) -> None:
         """Run delivery callbacks that are due."""
         self._producer.poll(timeout_s)
@@ -184,6 +198,56 @@ def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
         raise TopicError(f"the broker at {bootstrap} does not say what group {group} has read: {error}") from None
     finally:
         consumer.close()
+
+
+class TopicTail:
+    """How far a consumer group has got in a topic, and single records of it, over one connection. Not for two threads."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.topic, self._bootstrap = topic, bootstrap
+        self._consumer = _consumer(bootstrap, group)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def positions(self) -> dict[int, tuple[int, int, int | None]]:
+        """(first offset, next offset, the offset that the group has committed) of each partition.
+
+        The end is asked first: what is appended in between is not taken for finished. Raises: TopicError.
+        """
+        from confluent_kafka import KafkaException
+
+        parts = _partitions(self._consumer, self._bootstrap, self.topic)
+        ends = {p: _watermarks(self._consumer, self._bootstrap, tp) for p, tp in parts}
+        try:
+            committed = self._consumer.committed([tp for _, tp in parts], timeout=20)
+        except KafkaException as error:
+            raise TopicError(
+                f"the broker at {self._bootstrap} does not say what was read of {self.topic}: {error}"
+            ) from None
+        return {tp.partition: (*ends[tp.partition], tp.offset if tp.offset >= 0 else None) for tp in committed}
+
+    def read(self, partition: int, first: int, end: int) -> list[Message]:
+        """The messages of [first, end) of one partition; fewer where transaction markers took offsets. Raises: TopicError."""
+        from confluent_kafka import TopicPartition
+
+        out: list[Message] = []
+        self._consumer.assign([TopicPartition(self.topic, partition, first)])
+        deadline = time.monotonic() + 20
+        while True:
+            for message in self._consumer.consume(end - first, timeout=0.2):
+                if message.error() is not None:
+                    if message.error().code() == _partition_eof():
+                        return out
+                    raise TopicError(f"reading {self.topic} from {self._bootstrap}: {message.error()}")
+                if message.offset() < end:
+                    out.append(_message(message))
+                if message.offset() + 1 >= end:
+                    return out
+            if time.monotonic() > deadline:
+                raise TopicError(
+                    f"reading {self.topic} from {self._bootstrap}: offset {first} did not come within 20 s"
+                )
 
 
 def read_all(bootstrap: str, topic: str, *, start: Mapping[int, int] | None = None) -> Iterator[Message]:
@@ -229,13 +293,13 @@ def read_all(bootstrap: str, topic: str, *, start: Mapping[int, int] | None = No
         consumer.close()
 
 
-def _consumer(bootstrap: str) -> Any:
+def _consumer(bootstrap: str, group: str = "hailstream-reader") -> Any:
     from confluent_kafka import Consumer
 
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "hailstream-reader",  # never commits: positions belong to the caller
+            "group.id": group,  # never commits: positions belong to the caller
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -25,7 +26,9 @@ from features.spec import PROJECT, Key, LastGroup, TileGroup
 from features.store import GenerationLost, StoreError
 from pipelines.dead_letter import dead_letter_bytes, ledger_bytes
 from pipelines.jobs.options import BATCH_ROWS
+from pipelines.progress import Place, Progress, follow, said_through
 from pipelines.sql import DecodeFunction, WriteFunction
+from pipelines.step_metrics import FateMetrics, WriteMetrics
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 2.0
@@ -76,8 +79,13 @@ class DecodeRecords(ScalarFunction):
     def __init__(self, function: DecodeFunction) -> None:
         self.topic = function.topic
         self.names = [column for column, _ in function.columns]
+        self._metrics = FateMetrics(None)
+
+    def open(self, function_context: Any) -> None:
+        self._metrics = FateMetrics(function_context)
 
     def eval(self, raw: pd.Series) -> pd.DataFrame:
+        self._metrics.count(self.topic, len(raw))
         columns = decode_columns(raw.tolist(), self.topic, self.names)
         # object: a nullable integer column of pandas does not pass into Arrow here
         return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
@@ -86,10 +94,19 @@ class DecodeRecords(ScalarFunction):
 class DeadLetters(ScalarFunction):
     """A malformed record → the bytes of its dead letter."""
 
+    def __init__(self) -> None:
+        self._metrics = FateMetrics(None)
+
+    def open(self, function_context: Any) -> None:
+        self._metrics = FateMetrics(function_context)
+
     def eval(
         self, topic: Any, partition: pd.Series, offset: pd.Series, reason: pd.Series, path: pd.Series, raw: pd.Series
     ) -> pd.Series:
-        rows = zip(_repeated(topic, len(raw)), partition, offset, reason, path, raw, strict=True)
+        topics = _repeated(topic, len(raw))
+        for source, number in Counter(topics).items():
+            self._metrics.count(source, number, "malformed")
+        rows = zip(topics, partition, offset, reason, path, raw, strict=True)
         return pd.Series(
             [dead_letter_bytes(t, int(p), int(o), r, at, value) for t, p, o, r, at, value in rows], dtype=object
         )
@@ -97,6 +114,12 @@ class DeadLetters(ScalarFunction):
 
 class LedgerEntries(ScalarFunction):
     """A good record that was not used → the bytes of its ledger entry."""
+
+    def __init__(self) -> None:
+        self._metrics = FateMetrics(None)
+
+    def open(self, function_context: Any) -> None:
+        self._metrics = FateMetrics(function_context)
 
     def eval(
         self,
@@ -109,9 +132,10 @@ class LedgerEntries(ScalarFunction):
         lateness_ms: pd.Series,
         effect: pd.Series,
     ) -> pd.Series:
-        rows = zip(
-            _repeated(topic, len(fate)), partition, offset, fate, key, event_id, lateness_ms, effect, strict=True
-        )
+        topics = _repeated(topic, len(fate))
+        for (source, kind), number in Counter(zip(topics, fate, strict=True)).items():
+            self._metrics.count(source, number, kind)
+        rows = zip(topics, partition, offset, fate, key, event_id, lateness_ms, effect, strict=True)
         return pd.Series(
             [ledger_bytes(t, int(p), int(o), f, k, i, int(late), e) for t, p, o, f, k, i, late, e in rows], dtype=object
         )
@@ -125,49 +149,66 @@ class _Writer(ScalarFunction):
     generation, fails the batch and with it the job: waiting would hide it, and its error is what an operator has to see.
     """
 
-    def __init__(self, redis_url: str, generation: int, project: str, life: str | None) -> None:
-        self.redis_url = redis_url
+    def __init__(
+        self,
+        group: TileGroup | LastGroup,
+        redis_url: str,
+        generation: int,
+        project: str = PROJECT,
+        life: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        # `life` is that of when the job was submitted: a restart must not take another one for it
+        self.place = Place(redis_url=redis_url, project=project, group=group, generation=generation, life=life)
         self.generation = generation
-        self.project = project
-        self.life = life  # of when the job was submitted: a restart must not take another one for it
+        self.progress = progress
 
     def open(self, function_context: Any) -> None:
         self._mine = threading.local()
-        metrics = function_context.get_metric_group() if function_context is not None else None
-        self._written = None if metrics is None else metrics.counter("rows_written")
-        self._ignored = None if metrics is None else metrics.counter("rows_ignored")
-        self._retries = None if metrics is None else metrics.counter("store_retries")
+        self._unfollow = None if self.progress is None else follow(self.progress, self.place)
+        self._through_ms_said = 0
+        self._metrics = WriteMetrics(
+            function_context, self.place.group.source.topic, self.place.group.name, self._said_through
+        )
+
+    def _said_through(self) -> int:
+        if self.progress is None:
+            return self._through_ms_said
+        return said_through(self.progress, self.place.group) or 0
+
+    def close(self) -> None:
+        if self._unfollow is not None:
+            self._unfollow()
 
     def is_deterministic(self) -> bool:
         return False  # a deterministic one may be dropped or run twice
 
     def _write(self, group: TileGroup | LastGroup, write: Callable[[TileWriter], np.ndarray]) -> pd.Series:
-        wait_s = FIRST_RETRY_S
+        wait_s, started = FIRST_RETRY_S, time.perf_counter()
         while True:
             try:
-                status = write(self._connection(group.name))
+                writer = self._connection()
+                status = write(writer)
                 break
             except GenerationLost:
                 self._disconnect()
                 raise
             except StoreError as error:
                 log.warning("%s: %s; trying again in %.2f s", group.name, error, wait_s)
-                if self._retries is not None:
-                    self._retries.inc()
+                self._metrics.retries.inc()
                 self._disconnect()
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_RETRY_S)
-        if self._written is not None and self._ignored is not None:
-            ignored = int(np.count_nonzero(status == 0))
-            self._written.inc(len(status) - ignored)
-            self._ignored.inc(ignored)
+        ignored = int(np.count_nonzero(status == 0))
+        self._metrics.batch(rows=len(status), ignored=ignored, write_s=time.perf_counter() - started)
+        self._metrics.used = writer.used.get(group.name, 0)
+        self._through_ms_said = writer.through_ms.get(group.name, 0)
         return pd.Series(status.astype(np.int8))
 
-    def _connection(self, group: str) -> TileWriter:
+    def _connection(self) -> TileWriter:
         writer: TileWriter | None = getattr(self._mine, "writer", None)
         if writer is None:
-            lives = {} if self.life is None else {(group, self.generation): self.life}
-            writer = self._mine.writer = TileWriter(self.redis_url, self.project, lives=lives)
+            writer = self._mine.writer = self.place.writer()
         return writer
 
     def _disconnect(self) -> None:
@@ -181,9 +222,15 @@ class WriteTiles(_Writer):
     """(key columns…, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
 
     def __init__(
-        self, group: TileGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
+        self,
+        group: TileGroup,
+        redis_url: str,
+        generation: int,
+        project: str = PROJECT,
+        life: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        super().__init__(redis_url, generation, project, life)
+        super().__init__(group, redis_url, generation, project, life, progress)
         self.group = group
         self._seen_ms: int | None = None  # the highest ingest time of any row so far
         self._through_ms: int | None = None  # … of the rows that are known to be complete
@@ -191,7 +238,7 @@ class WriteTiles(_Writer):
     def eval(self, *columns: pd.Series) -> pd.Series:
         keys, (tile, num_events, through_ms, appended_ms, *partials) = _split_keys(self.group, columns)
         dtypes = [np.int64 if p.type == "int" else np.float64 for p in self.group.partials]
-        applied_through_ms = self._complete_through(through_ms)
+        applied_through_ms = None if self.progress is not None else self._complete_through(through_ms)
         arrays = [column.to_numpy(dtype=dtype) for column, dtype in zip(partials, dtypes, strict=True)]
         return self._write(
             self.group,
@@ -208,7 +255,7 @@ class WriteTiles(_Writer):
         )
 
     def _complete_through(self, through_ms: pd.Series) -> int:
-        """The heartbeat that this batch may show.
+        """The heartbeat that this batch may show, in a job of one task.
 
         The aggregates of one mini-batch come in no order of time, and only a full batch can cut them in two: then the
         heartbeat stays where it was until the rest has followed, or it would promise rows that are not written yet.
@@ -224,9 +271,15 @@ class WriteLast(_Writer):
     """(key columns…, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
 
     def __init__(
-        self, group: LastGroup, redis_url: str, generation: int, project: str = PROJECT, life: str | None = None
+        self,
+        group: LastGroup,
+        redis_url: str,
+        generation: int,
+        project: str = PROJECT,
+        life: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        super().__init__(redis_url, generation, project, life)
+        super().__init__(group, redis_url, generation, project, life, progress)
         self.group = group
 
     def eval(self, *columns: pd.Series) -> pd.Series:
@@ -242,7 +295,7 @@ class WriteLast(_Writer):
                 event_time_ms.to_numpy(dtype=np.int64),
                 event_id.tolist(),
                 named,
-                applied_through_ms=int(ingest_time_ms.max()),
+                applied_through_ms=None if self.progress is not None else int(ingest_time_ms.max()),
                 positions=(partition.tolist(), offset.tolist()),
                 appended_ms=appended_ms.to_numpy(dtype=np.int64),
             ),
@@ -268,11 +321,8 @@ def ledger_udf() -> Any:
 
 def write_udf(function: WriteFunction, redis_url: str, project: str = PROJECT) -> Any:
     """The sink step of one group."""
-    group = function.group
-    if isinstance(group, TileGroup):
-        step: ScalarFunction = WriteTiles(group, redis_url, function.generation, project, function.life)
-    else:
-        step = WriteLast(group, redis_url, function.generation, project, function.life)
+    group, rest = function.group, (redis_url, function.generation, project, function.life, function.progress)
+    step: ScalarFunction = WriteTiles(group, *rest) if isinstance(group, TileGroup) else WriteLast(group, *rest)
     return udf(step, result_type=DataTypes.TINYINT(), func_type="pandas", deterministic=False)
 
 

@@ -14,6 +14,7 @@ tests/golden/sql/. Read `pipelines/jobs/features.py` next for who executes this.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +28,7 @@ from features.tile_sql import TileSql, key_condition
 from features.window import sql_tile
 from pipelines.dead_letter import MAX_MESSAGE_BYTES
 from pipelines.jobs.options import JobOptions, feature_settings
+from pipelines.progress import Progress
 
 SQL_TYPES: Final = {"int": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "STRING"}
 KAFKA_COLUMNS: Final = ("kafka_partition", "kafka_offset", "kafka_appended", "kafka_key")
@@ -49,6 +51,7 @@ class WriteFunction:
     group: TileGroup | LastGroup
     generation: int
     life: str | None = None  # what the generation's marker says (features.registry.AppliedGroup)
+    progress: Progress | None = None  # where the heartbeat comes from in a job of several tasks; None: from the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,10 @@ def render_feature_job(
             f"not applied: {', '.join(missing) or 'no view at all'}; run `hailstream features apply` first"
         )
     name = job_name(generations, options.project, options.seam_ms)
-    text = _Text(lives or {})
+    group_id = consumer_group(
+        generations, options.project, options.seam_ms, parallelism=options.parallelism, lives=lives
+    )
+    text = _Text(lives or {}, group_id)
     for topic in (DEAD_LETTERS, LEDGER):
         text.tables.append(_kafka_sink(topic, name, options))
     for source in catalogue.streams.values():
@@ -131,6 +137,7 @@ def job_name(generations: Mapping[str, int], project: str = PROJECT, seam_ms: in
 @dataclass
 class _Text:
     lives: Mapping[str, str]
+    consumer_group: str
     decoders: list[DecodeFunction] = field(default_factory=list)
     writers: list[WriteFunction] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
@@ -149,14 +156,20 @@ def _add_source(
             columns=tuple((column, source.schema[column].rstrip("?")) for column in columns),
         )
     )
-    text.tables.append(_kafka_source(source, generations, options))
+    text.tables.append(_kafka_source(source, text.consumer_group, options))
     text.views += _fate_views(source, columns, options.seam_ms)
     text.inserts += [_insert_dead_letters(source), _insert_ledger(source, catalogue)]
     for group in catalogue.groups_of(source.name):
         name = _identifier(group)
         life = text.lives.get(group.name)
         text.writers.append(
-            WriteFunction(name=f"write_{name}", group=group, generation=generations[group.name], life=life)
+            WriteFunction(
+                name=f"write_{name}",
+                group=group,
+                generation=generations[group.name],
+                life=life,
+                progress=_progress(source, text.consumer_group, options),
+            )
         )
         text.tables.append(
             f"CREATE TEMPORARY TABLE `written_{name}` (\n  `status` TINYINT\n) WITH ('connector' = 'blackhole')"
@@ -190,14 +203,38 @@ def _columns(source: Source, catalogue: Catalogue) -> tuple[str, ...]:
     return tuple(column for column in source.schema if column in needed)
 
 
-def consumer_group(generations: Mapping[str, int], project: str = PROJECT, seam_ms: int | None = None) -> str:
+def consumer_group(
+    generations: Mapping[str, int],
+    project: str = PROJECT,
+    seam_ms: int | None = None,
+    *,
+    parallelism: int = 1,
+    lives: Mapping[str, str] | None = None,
+) -> str:
     """Under which name a job commits how far it has read, at every checkpoint. That of a staged version has its own, so
-    that the switch can ask whether it has caught up."""
-    return "hailstream-features" if seam_ms is None else job_name(generations, project, seam_ms)
+    that the switch can ask whether it has caught up; and so has a job of several tasks, of what it writes to: its heartbeat
+    is read from there, and another generation's offsets would promise rows that this one never got."""
+    if seam_ms is not None:
+        return job_name(generations, project, seam_ms)
+    if parallelism == 1:
+        return "hailstream-features"
+    fed = "".join(f"{group}@{number} {(lives or {}).get(group)}\n" for group, number in sorted(generations.items()))
+    return f"{project}-features-{hashlib.sha256(fed.encode()).hexdigest()[:16]}"
 
 
-def _kafka_source(source: Source, generations: Mapping[str, int], options: JobOptions) -> str:
-    group = consumer_group(generations, options.project, options.seam_ms)
+def _progress(source: Source, group: str, options: JobOptions) -> Progress | None:
+    if options.parallelism == 1:
+        return None
+    return Progress(
+        kafka=options.kafka,
+        topic=source.topic,
+        consumer_group=group,
+        ingest_time=source.ingest_time,
+        future_ms=source.future_ms,
+    )
+
+
+def _kafka_source(source: Source, group: str, options: JobOptions) -> str:
     return f"""CREATE TEMPORARY TABLE `{source.name}` (
   `kafka_key` BYTES,
   `kafka_value` BYTES,

@@ -48,7 +48,7 @@ def submit(
     kind: Kind,
     parallelism: Annotated[
         int,
-        typer.Option(min=1, help="How many subtasks each step has; features: 1, for a group has one heartbeat."),
+        typer.Option(min=1, help="How many subtasks each step has."),
     ] = 1,
     labels: Annotated[
         Path | None, typer.Option(help="samples: folder of label files (default: the shipped ones).")

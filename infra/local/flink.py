@@ -90,9 +90,19 @@ def start_jobmanager(folder: Path, *, stack_id: str, log: Path) -> Running:
     return _start("jobmanager", folder, stack_id=stack_id, log=log)
 
 
-def start_taskmanager(folder: Path, *, stack_id: str, log: Path) -> Running:
-    """Start the TaskManager. Start it after the JobManager answers: both at once take twice as long."""
-    return _start("taskmanager", folder, stack_id=stack_id, log=log)
+def start_taskmanager(folder: Path, *, metrics_port: int, stack_id: str, log: Path) -> Running:
+    """Start the TaskManager. Start it after the JobManager answers: both at once take twice as long.
+
+    At `metrics_port` it answers `GET /metrics` with what its jobs count (pipelines/step_metrics.py), for Prometheus.
+    """
+    reporter = "metrics.reporter.prometheus"
+    settings = {
+        "metrics.reporters": "prometheus",
+        f"{reporter}.factory.class": "org.apache.flink.metrics.prometheus.PrometheusReporterFactory",
+        f"{reporter}.port": metrics_port,
+        f"{reporter}.filterLabelValueCharacters": "false",  # a group is called here as everywhere
+    }
+    return _start("taskmanager", folder, *(f"-D{k}={v}" for k, v in settings.items()), stack_id=stack_id, log=log)
 
 
 def num_taskmanagers(rest_port: int) -> int | None:
@@ -104,11 +114,9 @@ def num_taskmanagers(rest_port: int) -> int | None:
         return None
 
 
-def _start(name: str, folder: Path, *, stack_id: str, log: Path) -> Running:
-    script = flink_home() / "bin" / f"{name}.sh"
-    return start(
-        name, ["bash", str(script), "start-foreground"], env=flink_env(folder), stack_id=stack_id, cwd=folder, log=log
-    )
+def _start(name: str, folder: Path, *settings: str, stack_id: str, log: Path) -> Running:
+    command = ["bash", str(flink_home() / "bin" / f"{name}.sh"), "start-foreground", *settings]
+    return start(name, command, env=flink_env(folder), stack_id=stack_id, cwd=folder, log=log)
 
 
 def _link_jars(lib: Path) -> None:

@@ -29,7 +29,7 @@ from infra.local.redis import redis_ready, start_redis
 
 PORT_S = 3.0  # until a dead program's port is free
 READY_S = 90.0  # of each program, on a busy machine
-PORTS = ("kafka", "kafka_controller", "redis", "flink_rest", "flink_rpc")
+PORTS = ("kafka", "kafka_controller", "redis", "flink_rest", "flink_rpc", "flink_metrics")
 Say = Callable[[str], None]
 # Everything that we ever write into a stack's folder, and so all that `down --clean` may remove: a home can be any folder.
 DATA = ("redis", "kafka", "flink", "logs", "samples", "models", "spill", "feast", "demo", "demo.json", "stack.json")
@@ -77,6 +77,11 @@ class Stack:
     @property
     def flink_rest(self) -> str:
         return f"http://127.0.0.1:{self.state.ports['flink_rest']}"
+
+    @property
+    def flink_metrics(self) -> str:
+        """What the jobs count, as Prometheus scrapes it."""
+        return f"http://127.0.0.1:{self.state.ports['flink_metrics']}/metrics"
 
     @property
     def flink_folder(self) -> Path:
@@ -145,7 +150,7 @@ class Stack:
             "redis": self.redis_url,
             "kafka": self.kafka,
             "jobmanager": self.flink_rest,
-            "taskmanager": "-",
+            "taskmanager": self.flink_metrics,
         }
         for name, running in state.programs.items():
             answers.setdefault(name, running.alive)
@@ -233,10 +238,12 @@ class Stack:
             say,
         )
         wait_ready(jobmanager, lambda: num_taskmanagers(rest) is not None, deadline_s=READY_S)
+        (metrics,) = self._own_ports(state, "taskmanager", ["flink_metrics"], say)
+        log = self.logs / "taskmanager.log"
         taskmanager = self._ensure(
             state,
             "taskmanager",
-            lambda: start_taskmanager(folder, stack_id=state.stack_id, log=self.logs / "taskmanager.log"),
+            lambda: start_taskmanager(folder, metrics_port=metrics, stack_id=state.stack_id, log=log),
             say,
         )
         wait_ready(taskmanager, lambda: bool(num_taskmanagers(rest)), deadline_s=READY_S)
@@ -275,7 +282,10 @@ class Stack:
 
     def _load_or_new(self) -> StackState:
         if self._path.exists():
-            return self.state
+            state = self.state
+            missing = [name for name in PORTS if name not in state.ports]  # of a stack from before that part was there
+            state.ports.update(zip(missing, free_ports(len(missing)), strict=True))
+            return state
         state = StackState(stack_id=uuid.uuid4().hex, ports=dict(zip(PORTS, free_ports(len(PORTS)), strict=True)))
         self._save(state)
         return state

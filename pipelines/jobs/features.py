@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Submit the feature job to a Flink cluster: the topics of all applied views in, tiles and last values in Redis out.",
         epilog="Looks first: --render prints the SQL. The environment needs FLINK_LIB_DIR (jars with the Kafka connector) and FLINK_HOME; "
         "`hailstream jobs submit features` sets all of it. A second submit of a running job is refused (exit 3), and so is one of a "
-        "newer catalogue beside it (exit 4) unless --replace is given. Parallelism is 1: a group has one heartbeat.",
+        "newer catalogue beside it (exit 4) unless --replace is given. With --parallelism above 1 heartbeats follow the checkpoints.",
     )
     add_run_options(parser)
     parser.add_argument(

@@ -53,11 +53,6 @@ class JobOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positive("mini_batch_ms", "mini_batch_rows", "bundle_ms", "max_outage_ms")
-        if self.parallelism > 1:
-            raise ValueError(
-                f"the feature job runs with parallelism 1, not {self.parallelism}: a group has one heartbeat, and a fast task "
-                "would promise rows there that a slow one has not written yet. One task writes about what one Redis takes."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

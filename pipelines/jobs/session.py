@@ -108,9 +108,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kafka", default="127.0.0.1:9092", help="bootstrap servers (default %(default)s)")
     parser.add_argument("--rest", help="the cluster's REST address, http://HOST:PORT")
     parser.add_argument("--project", default=PROJECT, help="begins the job's name (default %(default)s)")
-    parser.add_argument(
-        "--parallelism", type=int, default=1, help="tasks per step; the feature job has one (default %(default)s)"
-    )
+    parser.add_argument("--parallelism", type=int, default=1, help="tasks per step (default %(default)s)")
     parser.add_argument("--checkpoints", help="a URI for checkpoints (default: the cluster's own)")
     parser.add_argument(
         "--state-backend", choices=STATE_BACKENDS, default="hashmap", help="rocksdb when the state outgrows memory"

@@ -219,10 +219,10 @@ def test_heartbeat_stays_until_the_rest_of_a_full_batch_has_followed(redis_url: 
 
 def test_each_thread_has_a_connection_of_its_own(redis_url: str, registry: Registry) -> None:
     step = zone_writer(registry, redis_url)
-    own = step._connection(step.group.name)
-    assert step._connection(step.group.name) is own
+    own = step._connection()
+    assert step._connection() is own
     others: list[object] = []
-    thread = threading.Thread(target=lambda: others.append(step._connection(step.group.name)))
+    thread = threading.Thread(target=lambda: others.append(step._connection()))
     thread.start()
     thread.join()
     assert others[0] is not own
@@ -247,7 +247,7 @@ def test_a_redis_that_lost_its_data_fails_the_batch_and_stays_as_empty_as_it_is(
             tiles(step, 7, 100, [500, 900, 700])
         assert client.dbsize() == 0
         apply_catalogue(SHIPPED, url, actor="test", reason="again", project="flush")
-        restarted = zone_writer(applied, url, step.life)
+        restarted = zone_writer(applied, url, step.place.life)
         with pytest.raises(GenerationLost):
             tiles(restarted, 7, 101, [500])
         assert not [key for key in client.scan_iter() if b"registry" not in key and not key.endswith(b":marker")]

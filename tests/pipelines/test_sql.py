@@ -114,8 +114,25 @@ def test_option_out_of_range_is_refused(option: str, value: object) -> None:
         JobOptions(kafka="broker:9092", **{option: value})
 
 
-def test_more_than_one_task_is_refused_with_the_reason() -> None:
-    with pytest.raises(
-        ValueError, match=r"parallelism 1, not 2: a group has one heartbeat, and a fast task would promise"
-    ):
-        JobOptions(kafka="broker:9092", parallelism=2)
+def test_a_job_of_several_tasks_commits_under_a_name_of_what_it_writes_to() -> None:
+    """Its heartbeat is read from those offsets: those of another generation, or life, would promise what it never wrote."""
+    catalogue = load_catalogue(GOLDEN / "small")
+    generations = local_registry(catalogue).generations()
+
+    def group_of(generations: dict[str, int], lives: dict[str, str]) -> str:
+        sql = render_feature_job(catalogue, generations, JobOptions(kafka="broker:9092", parallelism=2), lives)
+        (name,) = set(re.findall(r"'properties.group.id' = '(.*)'", sql.text()))
+        assert {writer.progress.consumer_group for writer in sql.writers if writer.progress is not None} == {name}
+        assert all(writer.progress is not None for writer in sql.writers)
+        return str(name)
+
+    name = next(iter(generations))
+    names = {
+        group_of(generations, {}),
+        group_of({**generations, name: 7}, {}),
+        group_of(generations, {name: "a"}),
+        group_of(generations, {name: "b"}),
+    }
+    assert len(names) == 4 and all(re.fullmatch(r"hailstream-features-[0-9a-f]{16}", each) for each in names)
+    assert group_of(generations, {}) in names
+    assert all(writer.progress is None for writer in rendered(SHIPPED).writers)
