@@ -11,8 +11,9 @@ from typing import Any
 
 from features.edits import meaning_of, place_of
 from features.expr import did_you_mean
+from features.follows import group_of
 from features.registry import HistoryEntry, Registry
-from features.spec import Catalogue, FeatureSpec, FeatureView, Group, TileGroup, partials_of, text_of
+from features.spec import Catalogue, FeatureSpec, FeatureView, Group, RowGroup, TileGroup, partials_of, text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def describe(
     `registry` and `history` add what is applied. Raises: KeyError with what was meant, or all that have the name.
     """
     view, features = _found(catalogue, name)
-    groups = {catalogue.group_for(view, f).name for f in view.features if f.aggregate is not None}
+    groups = {group.name for f in view.features if (group := group_of(catalogue, view, f)) is not None}
     return ViewDescription(
         view=view.name,
         entity=view.entity.name,
@@ -119,7 +120,7 @@ def _keys(view: FeatureView) -> dict[str, str]:
 def _feature(
     catalogue: Catalogue, view: FeatureView, spec: FeatureSpec, registry: Registry | None
 ) -> FeatureDescription:
-    group = None if spec.aggregate is None else catalogue.group_for(view, spec)
+    group = group_of(catalogue, view, spec)
     known = {other.name for other in view.features}
     return FeatureDescription(
         view=view.name,
@@ -135,7 +136,9 @@ def _feature(
         group=None if group is None else group.name,
         group_generation=None if group is None or registry is None else registry.generation_of(group.name),
         span_ms=group.retain_tiles * group.hop_ms if isinstance(group, TileGroup) else None,
-        shared_with=() if group is None else tuple(_sharing(catalogue, view, spec, group)),
+        shared_with=()
+        if group is None or isinstance(group, RowGroup)
+        else tuple(_sharing(catalogue, view, spec, group)),
         reads=() if spec.expr is None else tuple(sorted(spec.expr.names & known)),
         read_by=tuple(f.name for f in view.features if f.expr is not None and spec.name in f.expr.names),
     )

@@ -24,8 +24,10 @@ from features.window import format_duration
 SAFE, BACKFILL, BREAKING, DESTRUCTIVE = RISKS = ("safe", "backfill", "breaking", "destructive")
 
 # Fields that no served value and no stored byte depends on.
-_WORDS: Final = frozenset({"description", "owner", "unit", "file", "line", "tests", "freshness_slo_p99_ms"})
-_JUDGED_APART: Final = frozenset({"name", "features", "schema", "entity", "source", "key_fields"})
+_WORDS: Final = frozenset(
+    {"description", "owner", "unit", "file", "line", "tests", "freshness_slo_p99_ms", "facts", "history"}
+)
+_JUDGED_APART: Final = frozenset({"name", "features", "schema", "entity", "source"})
 _FATES: Final = {
     "disorder_ms": "which records are late",
     "future_ms": "which records are from the future",

@@ -46,7 +46,7 @@ class GroupSize:
     """What one group takes. `keys` None: nobody knows, and then neither the bytes.
 
     `keys_from`: "option", "store" (counted there), "entity" (as many as another group of the same entity has) or
-    "unknown". `units_per_key` are tiles, or 1 for a row of values.
+    "unknown". `units_per_key` are tiles, or 1 for a row of values; not `measured`, they are the most that there can be.
     """
 
     group: str
@@ -54,6 +54,7 @@ class GroupSize:
     keys_from: str
     record_bytes: int
     units_per_key: float
+    measured: bool
     redis_bytes: int | None
     state_bytes: int | None
 
@@ -108,10 +109,11 @@ def size_of(
     unit, before = record_bytes(group), next((other for other in known if other.name == group.name), None)
     held = stored.get(group.name)
     counted, keys_from = _keys_of(group, stored, known) if keys is None else (keys, "option")
-    units = 1.0
+    units, measured = 1.0, not isinstance(group, TileGroup)
     if isinstance(group, TileGroup):
         units = float(group.retain_tiles * (1 if group.buckets is None else BUCKETS_PER_TILE))
         if held is not None and held.keys and isinstance(before, TileGroup):
+            measured = True
             units = min(
                 units, held.value_bytes / record_bytes(before) * max(1.0, group.retain_tiles / before.retain_tiles)
             )
@@ -124,6 +126,7 @@ def size_of(
         keys_from=keys_from,
         record_bytes=unit,
         units_per_key=round(units, 2),
+        measured=measured,
         redis_bytes=None if counted is None else redis_bytes(group, counted, key_bytes, units),
         state_bytes=None if counted is None else state_bytes(group, counted, units, max_outage_ms=max_outage_ms),
     )

@@ -1,20 +1,20 @@
 """What making a catalogue the applied truth would mean: every edit with its class of risk, before anything is written.
 
-`features/edits.py` says what is written differently; here it meets what is applied: which groups get a new generation and
-so need history, which tiles are lost, which features change because they read one that does, how much room it takes, and
-which strategies and models read what changes. Pure: `hailstream features plan` prints it, `features apply` refuses by it.
+`features/edits.py` says what is written differently, `features/follows.py` what follows from it for what is stored and for
+features that read others; here stands besides how much room it takes, which strategies and models read what changes, and
+what comes next. Pure: `hailstream features plan` prints it, `features apply` refuses by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
 
-from features.edits import BACKFILL, BREAKING, DESTRUCTIVE, RISKS, SAFE, Edit, edits_between, place_of, worst
-from features.estimates import GroupSize, StoredGroup, size_of
+from features.edits import BREAKING, DESTRUCTIVE, RISKS, SAFE, Edit, edits_between, worst
+from features.estimates import AnyGroup, GroupSize, StoredGroup, size_of
+from features.follows import all_groups, edits_of_features, edits_of_groups, risk_of
 from features.registry import Change, Registry, next_registry
-from features.spec import PROJECT, Catalogue, FeatureSpec, FeatureView, Group, TileGroup, text_of
+from features.spec import PROJECT, Catalogue, TileGroup
 from features.staging import moved_groups
 
 Uses = Mapping[str, Set[tuple[str, str]]]  # (view, feature) that each strategy or model reads
@@ -68,7 +68,7 @@ class Plan:
         return 0 if self.risk is None else 3 if self.risk in (BREAKING, DESTRUCTIVE) else 2
 
     def risk_of(self, view: str, feature: str) -> str | None:
-        return _risk_of(self.edits, view, feature)
+        return risk_of(self.edits, view, feature)
 
     def beyond(self, allowed: str) -> list[Edit]:
         """The edits that are more severe than a class."""
@@ -93,10 +93,10 @@ def plan_changes(
     after, changes = next_registry(before, catalogue, before.project if before is not None else project)
     old = before.catalogue if before is not None else Catalogue(entities={}, sources={}, views={})
     edits = edits_between(old, catalogue)
-    edits += _of_groups(before, after)
-    edits += _of_features(before, after, edits)
+    edits += edits_of_groups(before, after)
+    edits += edits_of_features(before, after, edits)
     edits += _of_texts(old, catalogue, edits)
-    known, kept = old.groups(), stored or {}
+    known, kept = all_groups(old), stored or {}
     return Plan(
         project=after.project,
         version_before=None if before is None else before.version,
@@ -106,113 +106,6 @@ def plan_changes(
         touched=tuple(_touched(uses or {}, broken or {}, edits)),
         steps=tuple(_steps(before, after, edits, stored)),
     )
-
-
-def _of_groups(before: Registry | None, after: Registry) -> Iterator[Edit]:
-    """What the store loses: groups that nothing needs any more, and the far end of spans that become shorter."""
-    if before is None:
-        return
-    now = {group.name: group for group in after.catalogue.groups()}
-    for old in before.catalogue.groups():
-        new = now.get(old.name)
-        if new is None:
-            what = f"group {old.name} is gone"
-            yield Edit("group", None, None, what, DESTRUCTIVE, "no feature needs it; what it kept expires", "")
-        elif isinstance(old, TileGroup) and isinstance(new, TileGroup) and new.retain_tiles < old.retain_tiles:
-            what = f"group {old.name} keeps {new.retain_tiles} tiles a key, not {old.retain_tiles}"
-            reason = "no window needs the older ones; a longer window later would have to be backfilled"
-            yield Edit("retention", None, None, what, DESTRUCTIVE, reason, "")
-
-
-def _of_features(before: Registry | None, after: Registry, edits: list[Edit]) -> list[Edit]:
-    """What follows for each feature: its group is kept anew, or a feature that it reads changes."""
-    found: list[Edit] = []
-    for view in after.catalogue.views.values():
-        seen: dict[str, str | None] = {}
-        for spec in view.features:
-            _follow(before, after, view, spec, edits, seen, found)
-    return found
-
-
-def _follow(
-    before: Registry | None,
-    after: Registry,
-    view: FeatureView,
-    spec: FeatureSpec,
-    edits: list[Edit],
-    seen: dict[str, str | None],
-    found: list[Edit],
-) -> str | None:
-    """The class of one feature with all that follows; edits that say so join `found`. The loader refuses circles."""
-    if spec.name in seen:
-        return seen[spec.name]
-    risk = _risk_of(edits, view.name, spec.name)
-    if spec.expr is None:
-        edit = _kept_anew(before, after, view, spec)
-    else:
-        known = {other.name: other for other in view.features}
-        read = {
-            name: _follow(before, after, view, known[name], edits, seen, found)
-            for name in sorted(spec.expr.names)
-            if name in known
-        }
-        edit = _reads(view, spec, read, existed=_existed(before, view.name, spec.name))
-    if edit is not None and (risk is None or RISKS.index(edit.risk) > RISKS.index(risk)):
-        found.append(edit)
-        risk = edit.risk
-    seen[spec.name] = risk
-    return risk
-
-
-def _kept_anew(before: Registry | None, after: Registry, view: FeatureView, spec: FeatureSpec) -> Edit | None:
-    """A feature whose group starts empty: it is new, or has a new generation."""
-    group = after.catalogue.group_for(view, spec)
-    generation = after.generation_of(group.name)
-    known = before.document.groups.get(group.name) if before is not None else None
-    if known is not None and known.generation == generation:
-        return None
-    place = place_of(spec)
-    if before is None or known is None:
-        what = f"needs group {group.name}, which is new"
-        return Edit("generation", view.name, spec.name, what, BACKFILL, "it starts without history", place)
-    old = next((other for other in before.catalogue.groups() if other.name == group.name), None)
-    what = f"group {group.name} is kept anew: generation {known.generation} → {generation}"
-    return Edit("generation", view.name, spec.name, what, BACKFILL, _why_anew(old, group, known.retain_tiles), place)
-
-
-def _reads(view: FeatureView, spec: FeatureSpec, read: Mapping[str, str | None], *, existed: bool) -> Edit | None:
-    """What an expression takes over from the features that it reads. One that is new has no value yet to break."""
-    risk = worst(r for r in read.values() if r is not None)
-    if risk is None or risk == SAFE:
-        return None
-    risk = risk if existed else BACKFILL
-    causes = ", ".join(name for name, r in read.items() if r not in (None, SAFE))
-    return Edit("follows", view.name, spec.name, f"reads {causes}", risk, "what it reads changes", place_of(spec))
-
-
-def _why_anew(old: Group | None, new: Group, retained: int) -> str:
-    if old is None:
-        return "a group of this name was there before, with other tiles"
-    if old.fingerprint == new.fingerprint:
-        span = new.retain_tiles if isinstance(new, TileGroup) else 0
-        return f"a window needs {span} tiles a key, {retained} are kept"
-    was, now = _parts(old), _parts(new)
-    gained, lost = sorted(now - was), sorted(was - now)
-    told = [f"keeps {text}" for text in gained] + [f"no longer keeps {text}" for text in lost]
-    return f"it {'; '.join(told)}" if told else "its source or its key changes"
-
-
-def _parts(group: Group) -> set[str]:
-    """What a group keeps, in words."""
-    if not isinstance(group, TileGroup):
-        return {_part("the last", field) for field in group.fields}
-    buckets = [] if group.buckets is None else [_part("buckets", group.buckets)]
-    return {*buckets, *(_part(partial.function, partial) for partial in group.partials)}
-
-
-def _part(kind: str, part: Any) -> str:
-    of = f" of {text_of(part.of)}" if part.of is not None else ""
-    return kind + of + (f" where {text_of(part.where)}" if part.where is not None else "")
 
 
 def _of_texts(old: Catalogue, new: Catalogue, edits: list[Edit]) -> Iterator[Edit]:
@@ -225,9 +118,9 @@ def _of_texts(old: Catalogue, new: Catalogue, edits: list[Edit]) -> Iterator[Edi
         yield Edit("text", None, None, f"{name} {what}", SAFE, "all that is declared means the same", f"{name}:1")
 
 
-def _groups(before: Registry | None, after: Registry, size: Callable[[Group], GroupSize]) -> Iterator[GroupPlan]:
-    olds = {group.name: group for group in before.catalogue.groups()} if before is not None else {}
-    news = {group.name: group for group in after.catalogue.groups()}
+def _groups(before: Registry | None, after: Registry, size: Callable[[AnyGroup], GroupSize]) -> Iterator[GroupPlan]:
+    olds = {group.name: group for group in all_groups(before.catalogue)} if before is not None else {}
+    news = {group.name: group for group in all_groups(after.catalogue)}
     for name in sorted({*olds, *news}):
         old, new = olds.get(name), news.get(name)
         yield GroupPlan(
@@ -242,7 +135,7 @@ def _groups(before: Registry | None, after: Registry, size: Callable[[Group], Gr
 
 def _touched(uses: Uses, broken: Mapping[str, str], edits: list[Edit]) -> Iterator[Touched]:
     for user in sorted({*uses, *broken}):
-        features = [(view, name, _risk_of(edits, view, name)) for view, name in sorted(uses.get(user, ()))]
+        features = [(view, name, risk_of(edits, view, name)) for view, name in sorted(uses.get(user, ()))]
         changed = tuple((view, name, risk) for view, name, risk in features if risk is not None and risk != SAFE)
         if changed or user in broken:
             yield Touched(user=user, features=changed, error=broken.get(user, ""))
@@ -264,8 +157,13 @@ def _steps(
         return
     anew = [] if before is None else moved_groups(before, after)
     fed = stored is None or any(name in stored for name in anew)
-    old, new = before.generations() if before is not None else {}, after.generations()
+    old, new = before.document.groups if before is not None else {}, after.document.groups
+    rows = {g.name for g in after.catalogue.row_groups()}
+    unfilled = sorted(n for n in rows if n not in old or old[n].generation != new[n].generation)
+    old, new = ({n: group for n, group in groups.items() if n not in rows} for groups in (old, new))
     added, gone = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    if unfilled:
+        yield f"values of {', '.join(unfilled)} are missing until their rows are written: materialize the views through Feast"
     if anew and fed:
         yield f"apply stages new generations of {', '.join(anew)}; readers keep the applied ones until the switch"
         yield "`hailstream features rollout` does the rest: second job, backfill, catching up, switch, end of the first job"
@@ -280,16 +178,7 @@ def _steps(
         yield f"`hailstream features backfill` gives {', '.join(sorted([*anew, *added]))} the history from before the job"
 
 
-def _risk_of(edits: list[Edit] | tuple[Edit, ...], view: str, feature: str) -> str | None:
-    return worst(edit.risk for edit in edits if edit.view == view and edit.feature in (None, feature))
-
-
-def _existed(before: Registry | None, view: str, feature: str) -> bool:
-    known = before.catalogue.views.get(view) if before is not None else None
-    return known is not None and any(spec.name == feature for spec in known.features)
-
-
-def _span_ms(group: Group) -> int:
+def _span_ms(group: AnyGroup) -> int:
     return group.retain_tiles * group.hop_ms if isinstance(group, TileGroup) else 0
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.commands import features_plan, features_rollout
-from infra.commands.features_plan import SHIPPED, Folder, format_ms, format_time
+from infra.commands.features_plan import SHIPPED, Folder
+from infra.commands.features_shown import format_ms, format_time
 from infra.commands.output import (
     Json,
     RedisUrl,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from infra.commands.engine import Models, Strategies, models_dir
+from infra.commands.features_shown import format_time, plan_as_dict, show_plan, show_report
 from infra.commands.output import (
     Json,
     RedisUrl,
     fail,
-    out,
     plain_errors,
     print_json,
     print_table,
@@ -28,9 +24,8 @@ from infra.commands.output import (
 from infra.local.home import CHECKOUT, home
 
 if TYPE_CHECKING:
-    from features.edits import Edit
     from features.plan import Plan
-    from features.registry import ApplyReport, Registry
+    from features.registry import Registry
     from features.spec import Catalogue
 
 SHIPPED = CHECKOUT / "features" / "definitions"
@@ -38,7 +33,6 @@ Folder = Annotated[Path, typer.Argument(help="Folder of definitions.", show_defa
 Keys = Annotated[
     int | None, typer.Option(min=0, help="Reckon with so many entities. (default: as many as the store has)")
 ]
-COLOURS = {"safe": "green", "backfill": "cyan", "breaking": "yellow", "destructive": "red"}
 REFUSED = 3
 
 
@@ -68,7 +62,7 @@ def plan(
     """
     with plain_errors(FileNotFoundError):
         found = _plan(folder, redis_or_local(redis), strategies, models, keys)
-    print_json(_as_dict(found)) if json else _show(found)
+    print_json(plan_as_dict(found)) if json else show_plan(found, folder)
     raise typer.Exit(found.exit_code)
 
 
@@ -109,7 +103,7 @@ def apply(
         url = redis_or_local(redis)
         found = _plan(folder, url, strategies, models, None)
         if not json:
-            _show(found)
+            show_plan(found, folder)
         try:
             report = apply_catalogue(
                 folder,
@@ -123,15 +117,15 @@ def apply(
         except Refused as refused:
             if json:
                 print_json(
-                    {"changed": False, "refused": [asdict(edit) for edit in refused.edits], "plan": _as_dict(found)}
+                    {"changed": False, "refused": [asdict(edit) for edit in refused.edits], "plan": plan_as_dict(found)}
                 )
             needed = max((Allow(edit.risk) for edit in refused.edits), key=list(Allow).index)
             fail(f"refused, nothing was written: --allow {needed.value} makes it so", code=REFUSED)
     if json:
         done = {"changed": report.changed, "staged": report.staged, "version": report.registry.version}
-        print_json({**done, "changes": report.changes, "plan": _as_dict(found)})
+        print_json({**done, "changes": report.changes, "plan": plan_as_dict(found)})
     else:
-        _show_report(report)
+        show_report(report)
 
 
 def log(
@@ -173,124 +167,3 @@ def _plan(folder: Path, redis_url: str, strategies: Path | None, models: Path | 
         return uses_of(strategies or SHIPPED_STRATEGIES, models_dir(models), before, after)
 
     return plan_folder(folder, redis_url, uses=uses, keys=keys)
-
-
-def _as_dict(plan: Plan) -> dict[str, Any]:
-    """For `--json`: stable keys."""
-    return {
-        "project": plan.project,
-        "version": plan.version_before,
-        "risk": plan.risk,
-        "exit_code": plan.exit_code,
-        "edits": [asdict(edit) for edit in plan.edits],
-        "generations": plan.changes,
-        "groups": [asdict(group) for group in plan.groups],
-        "touched": [asdict(touched) for touched in plan.touched],
-        "next": plan.steps,
-    }
-
-
-def _show(plan: Plan) -> None:
-    if plan.risk is None:
-        out.print("nothing to change: all of it is applied")
-        for step in plan.steps:
-            out.print(f"  {step}", markup=False)
-        return
-    for view, edits in _by_view(plan.edits):
-        _show_edits(view, edits)
-    _show_groups(plan)
-    for touched in plan.touched:
-        out.print(f"touches {touched.user}", style="bold", markup=False)
-        for view, feature, risk in touched.features:
-            out.print(Text(f"  {view}.{feature} ") + Text(risk, style=COLOURS[risk]))
-        if touched.error:
-            out.print(Text(f"  would not load any more: {touched.error}", style="red"))
-    out.print(f"{len(plan.edits)} edits, the most severe is ", Text(plan.risk, style=COLOURS[plan.risk]), end="\n\n")
-    for step in plan.steps:
-        out.print(f"next: {step}", markup=False)
-
-
-def _by_view(edits: Sequence[Edit]) -> Iterator[tuple[str, list[Edit]]]:
-    for view in dict.fromkeys(edit.view for edit in edits):
-        yield view or "", [edit for edit in edits if edit.view == view]
-
-
-def _show_edits(view: str, edits: Sequence[Edit]) -> None:
-    """A line an edit; what is the same for several features of the view stands once."""
-    lines: dict[tuple[str, str, str, str], list[Edit]] = {}
-    for edit in edits:
-        same = "" if edit.kind in ("generation", "follows") else edit.place
-        lines.setdefault((edit.risk, edit.what, edit.reason, same), []).append(edit)
-    table = Table(title=f"view {view}" if view else "catalogue", title_justify="left", header_style="bold", box=None)
-    for head in ("class", "feature", "edit", "why", "place"):
-        table.add_column(head, overflow="fold")
-    for (risk, what, reason, _), same_edits in lines.items():
-        names = ", ".join(edit.feature for edit in same_edits if edit.feature is not None)
-        place = Text(same_edits[0].place)
-        table.add_row(Text(risk, style=COLOURS[risk]), Text(names or "-"), Text(what), Text(reason), place)
-    out.print(table)
-
-
-def _show_groups(plan: Plan) -> None:
-    rows = [
-        {
-            "group": group.name,
-            "generation": _from_to(group.generation_before, group.generation_after),
-            "keeps": _from_to(_span(group.span_before_ms), _span(group.span_after_ms)),
-            "keys": "-" if size is None or size.keys is None else f"{size.keys:,} ({size.keys_from})",
-            "tiles a key": "-" if size is None else f"{size.units_per_key:g}",
-            "bytes a tile": None if size is None else size.record_bytes,
-            "in Redis": "-" if size is None else _bytes(size.redis_bytes),
-            "state of the job": "-" if size is None else _bytes(size.state_bytes),
-        }
-        for group in plan.groups
-        if group.changes
-        for size in [group.size]
-    ]
-    if rows:
-        print_table(rows, title="groups of tiles and values")
-    sizes = [group.size for group in plan.groups if group.size is not None]
-    if any(size.keys is None for size in sizes):
-        out.print("how many entities there are is not known: --keys N gives the sizes")
-    redis, state = (sum(getattr(size, name) or 0 for size in sizes) for name in ("redis_bytes", "state_bytes"))
-    out.print(f"all groups together, as declared: {_bytes(redis)} in Redis, {_bytes(state)} of state")
-
-
-def _show_report(report: ApplyReport) -> None:
-    if not report.changed:
-        out.print("nothing to do: " + ("this version is staged already" if report.staged else "all of it is applied"))
-    else:
-        out.print("staged; readers keep what is applied until the switch" if report.staged else "applied")
-    out.print(f"version {report.registry.version}, fingerprint {report.registry.fingerprint}")
-    if report.feast_written:
-        out.print(f"Feast's repository is {home() / 'feast'}")
-
-
-def _from_to(before: Any, after: Any) -> str:
-    shown = ["-" if value is None else str(value) for value in (before, after)]
-    return shown[0] if before == after else " → ".join(shown)
-
-
-def format_ms(span_ms: int | None) -> str | None:
-    """A duration in words; None stays None."""
-    from features.window import format_duration
-
-    return None if span_ms is None else format_duration(span_ms)
-
-
-def _span(span_ms: int | None) -> str | None:
-    return "the last" if span_ms == 0 else format_ms(span_ms)
-
-
-def _bytes(number: int | None) -> str:
-    if number is None:
-        return "-"
-    size, units = float(number), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}"
-
-
-def format_time(time_ms: int) -> str:
-    """Epoch milliseconds as UTC, to the second."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -14,6 +14,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from features.loader import load_texts
 from features.packing import GroupKeys
 from features.read_plan import compile_read_plan
 from features.registry import Registry, local_registry, next_registry
-from features.spec import Catalogue, Source, TileGroup
+from features.spec import Catalogue, Entity, Key, Source, TileGroup
 from features.store import InMemoryStore
 from features.window import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -66,7 +67,7 @@ def random_events(catalogue: Catalogue, seed: int, num_events: int) -> dict[str,
             }
             events.append(event)
         for event in rng.sample(events, num_events // 10):
-            lag_ms = rng.choice([500, 20 * MINUTE_MS])
+            lag_ms = rng.choice([500, 5 * MINUTE_MS, 20 * MINUTE_MS])
             events.append({**event, source.ingest_time: int(event[source.ingest_time]) + lag_ms})
         events = [event for event in events if int(event[source.ingest_time]) < END_MS]
         out[source.name] = sorted(events, key=lambda event: int(event[source.ingest_time]))
@@ -168,7 +169,7 @@ def _lost_tiles(before: Applied, i: int, after: Catalogue, truth: Truth) -> None
                 truth.names[f"group {old.name}"] = DESTRUCTIVE
         elif isinstance(old, TileGroup) and isinstance(new, TileGroup):
             for name in keys:
-                tiles = np.array(list(stored._tiles[name]))
+                tiles = np.array(list(stored._tiles[name])) // old.rows_per_tile
                 was, left = (tiles[tiles > tiles.max() - group.retain_tiles].min() for group in (old, new))
                 if left > was:
                     truth.names[f"tiles of {old.name}"] = DESTRUCTIVE
@@ -199,7 +200,7 @@ def _served(registry: Registry, store: InMemoryStore, times_ms: Sequence[int]) -
     views = registry.catalogue.views
     plan = compile_read_plan(registry, {name: name for name in views})
     out: Served = {(view.name, spec.name): [] for view in views.values() for spec in view.features}
-    keys = {view.name: _keys(view.entity.keys[0].type) for view in views.values()}
+    keys = {view.name: _keys(view.entity) for view in views.values()}
     for as_of_ms in times_ms:
         for name, batch in store.read(plan, keys, as_of_ms).items():
             for f, feature in enumerate(batch.names):
@@ -209,8 +210,10 @@ def _served(registry: Registry, store: InMemoryStore, times_ms: Sequence[int]) -
     return out
 
 
-def _keys(type_name: str) -> list[str | int]:
-    return list(range(NUM_KEYS)) if type_name == "int" else [f"k-{i}" for i in range(NUM_KEYS)]
+def _keys(entity: Entity) -> list[Key]:
+    """Of a key of several columns every combination of two values each."""
+    columns = [[f"k-{i}" if column.type == "string" else i for i in range(NUM_KEYS)] for column in entity.keys]
+    return columns[0] if len(columns) == 1 else list(product(*(values[:2] for values in columns)))
 
 
 def _times(before: Catalogue, after: Catalogue) -> tuple[int, ...]:
@@ -243,10 +246,15 @@ def _value(name: str, kind: str, rng: random.Random, i: int, literals: Sequence[
     kind = kind.removesuffix("?")
     if kind == "string":
         if name.endswith("_id"):
-            return f"k-{rng.randrange(NUM_KEYS + 1)}"
+            return f"k-{_key(rng)}"
         return rng.choice(literals if name in ("kind", "event_type", "status") else WORDS)
     if kind == "double":
         return rng.randrange(0, 80) / 4
     if name.endswith("_ms"):
         return rng.randrange(28 * HOUR_MS)
-    return rng.randrange(NUM_KEYS + 1) if name.endswith("zone") else rng.randrange(-20, 300)
+    return _key(rng) if name.endswith("zone") else rng.randrange(-20, 300)
+
+
+def _key(rng: random.Random) -> int:
+    """One that happens often, one at times, one seldom, and one that is never asked for."""
+    return rng.choices(range(NUM_KEYS + 1), weights=(60, 30, 3, 10))[0]

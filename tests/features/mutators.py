@@ -20,6 +20,7 @@ driver: {join_key: driver_id, type: string, description: One driver.}
 zone: {join_key: zone, type: int}
 rider: {join_key: rider_id, type: string}
 unused: {join_key: unused_id, type: string}
+lane: {keys: {lane_zone: int, lane_rider: string}}
 """.lstrip(),
     "sources.yaml": """
 rides:
@@ -116,6 +117,29 @@ features:
   km_30m:    {aggregate: sum, of: km, window: 30m, hop: 5m}
   far:       {expr: "km_30m > 10.0"}
 """.lstrip(),
+    "views/driver_spread.yaml": """
+view: driver_spread
+entity: driver
+source: rides
+max_age: 1d
+features:
+  dev_1h:    {aggregate: stddev, of: cents, window: 1h, hop: 1m}
+  dev_km:    {aggregate: stddev, of: km, resolution: 0.25, window: 4h, hop: 15m}
+  p90_2h:    {aggregate: quantile, q: 0.9, of: cents, window: 2h, hop: 15m}
+  p50_1h:    {aggregate: quantile, q: 0.5, of: cents, window: 1h, hop: 15m, default: 0}
+  heat_1h:   {aggregate: decayed_sum, of: cents, window: 1h, hop: 1m, half_life: 10m}
+  first_to:  {aggregate: first, of: to_zone}
+""".lstrip(),
+    "views/lane_rides.yaml": """
+view: lane_rides
+entity: lane
+source: rides
+key: {lane_zone: from_zone, lane_rider: rider_id}
+max_age: 1d
+features:
+  rides_4h:  {aggregate: count, window: 4h, hop: 15m}
+  last_km:   {aggregate: last, of: km}
+""".lstrip(),
     "views/rider_rides.yaml": """
 view: rider_rides
 entity: rider
@@ -211,6 +235,17 @@ def features_aggregated_otherwise(files: Files) -> Iterator[Mutant]:
         if line.fields.get("aggregate") == "last":
             counted = line.text(aggregate="count", window="1h", hop="1m", default=None)
             yield Mutant(f"{here} aggregate count, not last", _with_line(files, line, counted))
+        for name, others in (
+            ("resolution", ("1", "0.5", "10")),
+            ("q", ("0.5", "0.90", "0.95")),
+            ("half_life", ("5m", "600s")),
+        ):
+            for other in others:
+                if name in line.fields and line.fields[name] != other:
+                    yield Mutant(f"{here} {name} {other}", _with_line(files, line, line.text(**{name: other})))
+        if line.fields.get("aggregate") in ("first", "last"):
+            other = "last" if line.fields["aggregate"] == "first" else "first"
+            yield Mutant(f"{here} aggregate {other}", _with_line(files, line, line.text(aggregate=other)))
         of = line.fields.get("of")
         if of is not None:
             for other in (f"{of} + 1", f"({of})", "cents", "km", "tip", "fare_cents", "pickup_zone", "zone"):
@@ -315,6 +350,8 @@ def features_added(files: Files) -> Iterator[Mutant]:
         "a sum of fares": "{aggregate: sum, of: fare_cents, window: 10m, hop: 1m}",
         "a last time": "{aggregate: last, of: at_ms}",
         "a last event time": "{aggregate: last, of: event_time_ms}",
+        "a spread": "{aggregate: stddev, of: cents, window: 1h, hop: 1m}",
+        "another quantile": "{aggregate: quantile, q: 0.25, of: cents, window: 1h, hop: 15m}",
         "a number": "{expr: \"1 + 2\"}",
     }  # fmt: skip
     last = {line.file: line for line in feature_lines(files)}
@@ -399,6 +436,10 @@ def entities_edited(files: Files) -> Iterator[Mutant]:
     for name in re.findall(r"(?m)^(\w+):", text):
         renamed = {other: re.sub(rf"\bentity: {name}\b", f"entity: {name}_new", t) for other, t in files.items()}
         yield Mutant(f"entity {name} renamed", {**renamed, file: re.sub(rf"(?m)^{name}:", f"{name}_new:", text)})
+        columns = re.search(rf"(?m)^{name}: \{{keys: \{{(\w+): (\w+), (\w+): (\w+)\}}", text)
+        if columns is not None:
+            yield Mutant(f"entity {name} with its keys turned round", {**files, file: re.sub(rf"(?m)^({name}: \{{keys: \{{)([^,]*), ([^}}]*)", r"\1\3, \2", text)})  # fmt: skip
+            yield Mutant(f"entity {name} with a smaller int", {**files, file: re.sub(rf"(?m)^({name}: .*): int,", r"\1: int32,", text)})  # fmt: skip
         flow = re.search(rf"(?m)^{name}: \{{join_key: (\w+), type: (\w+)", text)
         if flow is None:
             continue
