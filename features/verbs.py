@@ -276,10 +276,18 @@ def _as_of_ms(as_of: int | str, applied_through: Any) -> int:
 
 
 def parse_key(entity: Entity, text: str) -> Key:
-    """A key as it is typed: the value of one column, or those of several with commas between. Raises: ValueError."""
+    """A key as it is typed: `7`, `7,express` in the order of the columns, or `product=express,zone=7` in any order.
+
+    Raises: ValueError saying how a key of the entity is written.
+    """
     parts = [text] if len(entity.keys) == 1 else text.split(",")
-    if len(parts) != len(entity.keys):
-        raise ValueError(f"a key of entity {entity.name} is {','.join(entity.join_keys)}, {text!r} is not")
+    pairs = [part.partition("=") for part in parts]
+    named = {name.strip(): value for name, equals, value in pairs if equals and name.strip() in entity.join_keys}
+    if named:
+        parts = [named[name] for name in entity.join_keys if name in named]
+    if len(parts) != len(entity.keys) or (named and len(named) != len(pairs)):
+        written = ",".join(f"{name}=…" for name in entity.join_keys)
+        raise ValueError(f"{text!r} is no key of entity {entity.name}: write {written}, or the values in this order")
     values = tuple(_typed(column, part) for column, part in zip(entity.keys, parts, strict=True))
     return values[0] if len(values) == 1 else values
 

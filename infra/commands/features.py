@@ -116,7 +116,13 @@ def describe(
 @app.command()
 def get(
     view: Annotated[str, typer.Argument(help="A view, or an entity for all of its views.")],
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Such as d-0001, or 263 for a zone.")],
+    keys: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY...",
+            help="Such as d-0001, 263 for a zone, or zone=263,product=express where a key has several columns.",
+        ),
+    ],
     as_of: Annotated[
         str, typer.Option(help="Epoch milliseconds; `wall`, now; `applied`, the time through which events are applied.")
     ] = "applied",
@@ -140,7 +146,7 @@ def get(
     for answer in found:
         print_table(
             [_shown(asdict(value)) for value in answer.values],
-            title=f"{answer.view} of {answer.key} as of {answer.as_of_ms}, applied through {answer.applied_through_ms or '-'}",
+            title=f"{answer.view} of {_key_text(answer.key)} as of {answer.as_of_ms}, applied through {answer.applied_through_ms or '-'}",
         )
 
 
@@ -239,6 +245,10 @@ def _show_history(view: ViewDescription) -> None:
     ]
     if rows:
         print_table(rows, title="history")
+
+
+def _key_text(key: Any) -> str:
+    return ",".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def _shown(value: dict[str, Any]) -> dict[str, Any]:

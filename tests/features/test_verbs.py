@@ -12,6 +12,7 @@ from features import verbs
 from features.loader import SHIPPED
 from features.redis_store import TileWriter
 from features.registry import Registry, apply_catalogue
+from features.spec import Entity, KeyColumn, single_key
 from features.store import FeatureError
 from tests import generate
 from tests.features.feature_job import TileJob, send_all
@@ -110,3 +111,18 @@ def test_freshness_is_held_against_the_strictest_objective(
     slow, unmeasured = by_group[group.name], by_group[registry.catalogue.tile_groups()[2].name]
     assert (slow.slo_p99_ms, slow.met, slow.stats.num_fresh) == (1_000, False, 1)
     assert (unmeasured.met, unmeasured.stats.freshness_p99_ms) == (None, None)
+
+
+def test_a_key_of_several_columns_is_typed_in_order_or_by_name() -> None:
+    entity = Entity(name="lane", keys=(KeyColumn(name="zone", type="int32"), KeyColumn(name="product", type="string")))
+    for text in ("7,express", "zone=7,product=express", "product=express, zone=7"):
+        assert verbs.parse_key(entity, text) == (7, "express")
+    assert verbs.parse_key(single_key("driver", "driver_id", "string"), "driver_id=d-1") == "d-1"
+    assert verbs.parse_key(single_key("driver", "driver_id", "string"), "a=b,c") == "a=b,c"
+    for text in ("7", "7,express,x", "zone=7", "zone=7,express", "zone=7,zone=8"):
+        with pytest.raises(ValueError, match="no key of entity lane: write zone=…,product=…"):
+            verbs.parse_key(entity, text)
+    with pytest.raises(ValueError, match="zone is an int32, 3000000000 does not fit"):
+        verbs.parse_key(entity, "3000000000,express")
+    with pytest.raises(ValueError, match="zone is an int32, 'x' is not"):
+        verbs.parse_key(entity, "x,express")
