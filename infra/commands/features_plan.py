@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from features.plan import Plan
     from features.registry import Registry
     from features.spec import Catalogue
+    from features.verbs import Refused
 
 SHIPPED = CHECKOUT / "features" / "definitions"
 Folder = Annotated[Path, typer.Argument(help="Folder of definitions.", show_default="the shipped ones")]
@@ -43,6 +46,28 @@ class Allow(StrEnum):
     backfill = "backfill"
     breaking = "breaking"
     destructive = "destructive"
+
+
+Allowed = Annotated[
+    Allow, typer.Option(help="The most severe class of edits that may be applied; milder ones with it.")
+]
+
+
+def needed_for(refused: Refused) -> str:
+    """What a person who was refused has to say."""
+    needed = max((Allow(edit.risk) for edit in refused.edits), key=list(Allow).index)
+    return f"refused, nothing was written: --allow {needed.value} makes it so"
+
+
+@contextmanager
+def refusal() -> Iterator[None]:
+    """Turns an apply that was refused into a message with exit code 3."""
+    from features.verbs import Refused
+
+    try:
+        yield
+    except Refused as refused:
+        fail(f"{refused}\n{needed_for(refused)}", code=REFUSED)
 
 
 def plan(
@@ -68,9 +93,7 @@ def plan(
 
 def apply(
     folder: Folder = SHIPPED,
-    allow: Annotated[
-        Allow, typer.Option(help="The most severe class of edits that may be applied; milder ones with it.")
-    ] = Allow.backfill,
+    allow: Allowed = Allow.backfill,
     reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
     actor: Annotated[
         str | None, typer.Option(envvar="HAILSTREAM_ACTOR", help="Who; kept in the history. (default: the user)")
@@ -119,8 +142,7 @@ def apply(
                 print_json(
                     {"changed": False, "refused": [asdict(edit) for edit in refused.edits], "plan": plan_as_dict(found)}
                 )
-            needed = max((Allow(edit.risk) for edit in refused.edits), key=list(Allow).index)
-            fail(f"refused, nothing was written: --allow {needed.value} makes it so", code=REFUSED)
+            fail(needed_for(refused), code=REFUSED)
     if json:
         done = {"changed": report.changed, "staged": report.staged, "version": report.registry.version}
         print_json({**done, "changes": report.changes, "plan": plan_as_dict(found)})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from features.spec import PROJECT
-from infra.commands.features_plan import SHIPPED, Folder
+from infra.commands.features_plan import SHIPPED, Allow, Allowed, Folder, refusal
 from infra.commands.output import (
     FlinkRest,
     Json,
@@ -60,6 +60,7 @@ WithoutBackfill = Annotated[
 
 def rollout(
     folder: Folder = SHIPPED,
+    allow: Allowed = Allow.backfill,
     reason: Reason = "",
     actor: Actor = None,
     without_backfill: WithoutBackfill = False,
@@ -78,15 +79,17 @@ def rollout(
     What is served stays as it is until the switch. An edit that moves no group which is fed is applied at once, and a new
     job takes the place of the one that runs.
 
-    Exit code: 0 done, 1 a mistake, or not caught up in time: nothing is lost, run it again.
+    Exit code: 0 done, 1 a mistake, or not caught up in time: nothing is lost, run it again; 3 refused, see --allow.
     """
     from features.registry import apply_catalogue
     from features.rollout import switch as switch_to_staged
+    from features.verbs import refuse_beyond
 
-    with plain_errors(FileNotFoundError):
+    with plain_errors(FileNotFoundError), refusal():
         url, rest, who = redis_or_local(redis), flink_or_local(flink), actor or whoami()
         feast_dir = home() / "feast" if feast else None
-        report = apply_catalogue(folder, url, actor=who, reason=reason, feast_dir=feast_dir)
+        check = refuse_beyond(allow.value)
+        report = apply_catalogue(folder, url, actor=who, reason=reason, feast_dir=feast_dir, check=check)
         registry = report.registry
         args = ["--kafka", kafka_or_local(kafka), "--redis", url]
         if registry.staged is None:

@@ -106,6 +106,15 @@ def test_apply_refuses_what_was_not_allowed_and_writes_nothing(features: Feature
     assert "bob" in features("log", "--limit", "1").output and "ann" not in features("log", "--limit", "1").output
 
 
+def test_a_rollout_refuses_as_apply_does(features: Features, folder: Path) -> None:
+    features("apply", folder, "--no-feast")
+    edit(folder, "default: 0.8", "default: 0.7")
+    nowhere = ("--kafka", "127.0.0.1:1", "--flink", "http://127.0.0.1:1")
+    refused = features("rollout", folder, "--no-feast", *nowhere)
+    assert refused.exit_code == 3 and "breaking: default 0.8 → 0.7" in refused.output
+    assert "--allow breaking" in refused.output and len(of(features("log", "--json"))) == 1
+
+
 def test_describe_tells_what_is_shared_kept_and_done(features: Features, folder: Path) -> None:
     features("apply", folder, "--no-feast", "--reason", "the start")
     edit(folder, "default: 0.8", "default: 0.7")
