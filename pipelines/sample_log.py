@@ -98,10 +98,22 @@ class LogCheck:
         return self.missing == 0 and self.unread == 0 and self.offsets == self.rows + self.rejected
 
 
+@dataclass(frozen=True)
+class RowFormat:
+    """What a block's rows are: `row_of` makes one of a message (RecordError rejects it), `parquet_of` a file of them."""
+
+    row_of: Callable[[Message], Any]
+    parquet_of: Callable[[int, Sequence[tuple[int, Any]]], bytes]
+
+
+SAMPLE_ROWS: Final = RowFormat(lambda message: decode(message.value, Sample), parquet_of)
+
+
 class SampleLogWriter:
     """Writes the topic into `log_dir`, from where the log ends. One writer a folder; `close` it, or use `with`.
 
-    `rewrite` starts over from the topic's first offset: for a log whose files were damaged.
+    `rewrite` starts over from the topic's first offset: for a log whose files were damaged. `rows`: what is written of
+    each message; pipelines/archive.py writes other topics in the same blocks.
     Raises: SampleLogError when another writer holds the folder or a manifest cannot be read.
     """
 
@@ -112,9 +124,11 @@ class SampleLogWriter:
         *,
         block_offsets: int = BLOCK_OFFSETS,
         rewrite: bool = False,
+        rows: RowFormat = SAMPLE_ROWS,
     ) -> None:
         if block_offsets <= 0:
             raise ValueError(f"block_offsets must be positive, got {block_offsets}")
+        self.rows = rows
         self.source, self.block_offsets = source, block_offsets
         self.log_dir = Path(log_dir)
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -218,7 +232,7 @@ class SampleLogWriter:
         self._reach(message.partition, message.offset, report)
         block = self._block(message.partition)
         try:
-            block.rows.append((message.offset, decode(message.value, Sample)))
+            block.rows.append((message.offset, self.rows.row_of(message)))
             report.rows += 1
         except RecordError as error:
             block.rejected.append((message.offset, str(error)))
@@ -239,7 +253,7 @@ class SampleLogWriter:
 
     def _write(self, block: _OpenBlock, report: _Totals) -> None:
         full = block.next_offset == block.base + self.block_offsets
-        data = parquet_of(block.partition, block.rows)
+        data = self.rows.parquet_of(block.partition, block.rows)
         manifest = Manifest(
             format=FORMAT,
             partition=block.partition,
@@ -285,7 +299,7 @@ class _OpenBlock:
 
     def __init__(self, partition: int, base: int) -> None:
         self.partition, self.base, self.next_offset = partition, base, base
-        self.rows: list[tuple[int, Sample]] = []
+        self.rows: list[tuple[int, Any]] = []
         self.rejected: list[tuple[int, str]] = []
         self.missing = 0
         self.dirty = False

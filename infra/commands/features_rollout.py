@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from features.spec import PROJECT
+from infra.commands.features_history import with_archives
 from infra.commands.features_plan import SHIPPED, Allow, Allowed, Folder, refusal
 from infra.commands.output import (
     FlinkRest,
@@ -275,7 +276,7 @@ def _stop(rest: str, job: Job) -> None:
 
 
 def _backfill(url: str, registry: Registry, folder: Path, accept_gap: bool) -> None:
-    """Fill the new generations below the seam, from the history that the sources name."""
+    """Fill the new generations below the seam, from the history that the sources name, or this machine's archive."""
     from features.backfill import backfill_groups
     from features.redis_store import TileWriter
     from features.rollout import readiness
@@ -283,7 +284,8 @@ def _backfill(url: str, registry: Registry, folder: Path, accept_gap: bool) -> N
     staged, following = registry.staged, registry.document.next
     assert staged is not None and following is not None
     new = {ready.group for ready in readiness(url) if (ready.backfilled_through_ms or -(2**63)) < following.seam_ms}
-    groups: list[Any] = [(group, generation) for group, generation in staged.groups() if group.name in new]
+    catalogue = with_archives(staged.catalogue)
+    groups: list[Any] = [(group, staged.generation_of(group.name)) for group in catalogue.groups() if group.name in new]
     if not groups:
         return
     writer = TileWriter(url, registry.project, lives=staged.lives())
