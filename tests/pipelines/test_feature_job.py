@@ -58,7 +58,8 @@ from pipelines.jobs.submit import (
     wait_running,
 )
 from tests import generate, naive
-from tests.features.aggregate_cases import assert_same_tiles
+from tests.features.aggregate_cases import Asked, Feature, assert_same_tiles
+from tests.features.aggregate_cases import brute_force as brute_force_value
 from tests.pipelines.expressions import EXPRESSIONS, names_of, rows_of
 from tests.pipelines.flink_tiles import tile_catalogue, tile_events
 
@@ -201,10 +202,31 @@ class Run:
         return savepoint
 
 
+EVERYTHING = """\
+view: everything
+entity: zone
+source: trip_events
+key: {zone: pickup_zone}
+max_age: 2d
+features:
+  fare_deviation:   {aggregate: stddev, of: fare_cents, window: 30m, hop: 5m}
+  euros_deviation:  {aggregate: stddev, of: "fare_cents != null ? double(fare_cents) / 100.0 : null", window: 30m, hop: 5m}
+  fare_decayed:     {aggregate: decayed_sum, of: fare_cents, window: 2h, hop: 5m, half_life: 7m}
+  euros_30m:        {aggregate: sum, of: "fare_cents != null ? double(fare_cents) / 100.0 : null", window: 30m, hop: 5m}
+  fare_p90:         {aggregate: quantile, of: fare_cents, q: 0.9, window: 30m, hop: 5m}
+  fare_median:      {aggregate: quantile, of: fare_cents, q: 0.5, window: 2h, hop: 5m}
+  first_distance_m: {aggregate: first, of: distance_m, where: "event_type == 'completed'"}
+  last_distance_m:  {aggregate: last, of: distance_m}
+"""  # every aggregate that no shipped view has
+
+
 @pytest.fixture(scope="module")
-def run(stack: Stack) -> Iterator[Run]:
+def run(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("definitions") / "all"
+    shutil.copytree(SHIPPED, folder)
+    (folder / "views" / "everything.yaml").write_text(EVERYTHING)
     project = f"features-{uuid.uuid4().hex[:8]}"
-    report = apply_catalogue(SHIPPED, stack.redis_url, actor="test", reason="test", project=project)
+    report = apply_catalogue(folder, stack.redis_url, actor="test", reason="test", project=project)
     send_events(stack.kafka, SEED)
     run = Run(stack, report.registry, "")
     try:
@@ -425,7 +447,9 @@ def assert_features(run: Run, expected: Expected) -> None:
     compared = 0
     for view in run.registry.catalogue.views.values():
         events = [
-            {**e, "key": key} for e in expected.used[view.stream.name] if (key := view.entity.key_of(e, view.key_fields)) is not None
+            {**e, "key": key}
+            for e in expected.used[view.stream.name]
+            if (key := view.entity.key_of(e, view.key_fields)) is not None
         ]
         events_of: dict[Any, list[dict[str, Any]]] = {}
         for event in events:
@@ -437,23 +461,21 @@ def assert_features(run: Run, expected: Expected) -> None:
             for row, key in enumerate(keys):
                 for feature in (f for f in view.features if f.aggregate is not None):
                     where, of = row_function(feature.where, True), row_function(feature.of, 1)
-                    if feature.aggregate == "last":
-                        last = naive.last_value(events_of[key], key, as_of_ms, of=of, where=where)
+                    tolerance = 0.0
+                    if feature.aggregate in ("first", "last"):
+                        oldest = feature.aggregate == "first"
+                        last = naive.last_value(events_of[key], key, as_of_ms, of=of, where=where, oldest=oldest)
                         wanted = None if last is None or as_of_ms - last[0] > view.max_age_ms else last[1]
                     else:
-                        assert feature.window_ms is not None and feature.hop_ms is not None
-                        values = naive.window_values(
-                            events_of[key],
-                            key,
-                            as_of_ms,
-                            window_ms=feature.window_ms,
-                            hop_ms=feature.hop_ms,
-                            of=None if feature.of is None else of,
-                            where=where,
-                        )
-                        wanted = naive.aggregate(feature.aggregate, values)
+                        asked = Feature(
+                            name=feature.name, aggregate=str(feature.aggregate), of=Asked("", of), where=Asked("", where),
+                            window_ms=feature.window_ms, hop_ms=feature.hop_ms, half_life_ms=feature.half_life_ms,
+                            q=feature.q, resolution=feature.resolution,
+                        )  # fmt: skip
+                        wanted, tolerance = brute_force_value(asked, events_of[key], key, as_of_ms)
                     got = batch.columns[feature.name][row] if batch.valid[feature.name][row] else None
-                    assert got == wanted, f"{view.name}.{feature.name} of {key} at {as_of_ms}: {got}, expected {wanted}"
+                    same = got == wanted or (tolerance and got is not None and abs(got - wanted) <= tolerance)
+                    assert same, f"{view.name}.{feature.name} of {key} at {as_of_ms}: {got}, expected {wanted}"
                     compared += 1
     assert compared > 200
 
