@@ -5,8 +5,9 @@ Read features/redis_writes.py and features/redis_store.py next for the values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -14,10 +15,25 @@ import redis
 from features.store import StoreError
 
 
-def connect(redis_url: str, timeout_s: float, *, single_connection: bool = False) -> redis.Redis:
-    """A client that answers or fails within the timeout. It retries nothing by itself: callers know what is safe."""
+def connect(
+    redis_url: str,
+    timeout_s: float,
+    *,
+    single_connection: bool = False,
+    connected: Callable[[], None] = lambda: None,
+) -> redis.Redis:
+    """A client that answers or fails within the timeout. It retries nothing by itself: callers know what is safe.
+
+    `connected` is called for every connection that is made: the client makes new ones in silence where an old one was idle.
+    """
+
+    def on_connect(connection: Any) -> None:
+        connection.on_connect()
+        connected()
+
     return redis.Redis.from_url(
         redis_url,
+        redis_connect_func=on_connect,
         socket_timeout=timeout_s,
         socket_connect_timeout=min(timeout_s, 2.0),
         socket_keepalive=True,

@@ -17,7 +17,7 @@ import redis
 from features.packing import GroupKeys
 from features.redis_client import address_of, connect, store_errors
 from features.redis_writes import expiry_ms
-from features.spec import Group
+from features.spec import Group, RowGroup
 
 SCAN_COUNT: Final = 5_000
 KEYS_PER_DELETE: Final = 500
@@ -78,7 +78,7 @@ def read_bookkeeping(
 
 
 def expire_bookkeeping(
-    redis_url: str, groups: Iterable[tuple[Group, int]], project: str, *, timeout_s: float = 5.0
+    redis_url: str, groups: Iterable[tuple[Group | RowGroup, int]], project: str, *, timeout_s: float = 5.0
 ) -> None:
     """Let the bookkeeping of generations that are not served any more go as late as their values. Raises: StoreError."""
     with store_errors(address_of(redis_url)), connect(redis_url, timeout_s) as client:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from features.packing import GroupKeys
 from features.redis_scripts import KEYS_PER_CALL, ScriptWriter
-from features.row_packing import Rows, pack_rows
+from features.row_packing import pack_rows
+from features.spec import Key, RowGroup
 from features.store import APPLIED, newest_rows
 from features.window import DAY_MS, MINUTE_MS
 
@@ -24,9 +25,9 @@ class RowWriter(ScriptWriter):
 
     def write_rows(
         self,
-        group: Rows,
+        group: RowGroup,
         generation: int,
-        keys: Sequence[Any],
+        keys: Sequence[Key],
         event_time_ms: NDArray[np.int64],
         sequences: NDArray[np.int64],
         values: Mapping[str, Sequence[Any] | NDArray[Any]],

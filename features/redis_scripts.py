@@ -9,7 +9,11 @@ Redis 6.2 serves. What is written is in features/redis_writes.py (tiles, last va
 from __future__ import annotations
 
 import secrets
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis
@@ -22,6 +26,30 @@ from features.store import GenerationLost, StoreError
 
 KEYS_PER_CALL: Final = 32  # one script call serves this many keys: tests/bench/bench_tiles.py
 CALLS_PER_PIPELINE: Final = 64
+KEPT_S: Final = 5.0  # a killed Redis loses two seconds at most (appendfsync everysec, whose write is put off no longer)
+
+Calls = Sequence[tuple[Sequence[bytes], Sequence[Any]]]
+
+
+@dataclass
+class Recent:
+    """What a thread has lately written to one Redis, to be sent again to one that was killed and came back without it.
+
+    Its file ends a little before its last answers. A tile whose last events were answered then would stay as it is for
+    good: no state of a job says it again. All calls are idempotent, so too many do no harm.
+    """
+
+    run_id: str | None = None
+    calls: deque[tuple[float, str, Calls]] = field(default_factory=deque)
+
+    def add(self, name: str, calls: Calls) -> None:
+        now_s = time.monotonic()
+        while self.calls and now_s - self.calls[0][0] > KEPT_S:
+            self.calls.popleft()
+        self.calls.append((now_s, name, calls))
+
+
+_OF_THREAD: Final = threading.local()  # by address: it outlives a writer, which is made anew after every error
 
 
 class ScriptWriter:
@@ -41,8 +69,10 @@ class ScriptWriter:
     ) -> None:
         self._address = address_of(redis_url)
         self._project = project
+        self._recent: Recent = vars(_OF_THREAD).setdefault(self._address, Recent())
+        self._num_connections, self._num_checked = 0, -1
         with store_errors(self._address):  # a single connection is opened at once
-            self._client = connect(redis_url, timeout_s, single_connection=True)
+            self._client = connect(redis_url, timeout_s, single_connection=True, connected=self._connected)
         self._encoders: dict[Entity, KeyEncoder] = {}
         self._shas: dict[str, bytes] = {}
         self._lives = {GroupKeys(project, *place).marker: life.encode() for place, life in (lives or {}).items()}
@@ -63,8 +93,29 @@ class ScriptWriter:
     def _encoder(self, entity: Entity) -> KeyEncoder:
         return self._encoders.setdefault(entity, KeyEncoder(entity))
 
-    def _call(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
-        """Run one script many times, pipelined; replies in order.
+    def _connected(self) -> None:
+        self._num_connections += 1
+
+    def _call(self, name: str, calls: Calls) -> list[Any]:
+        """Run one script many times, pipelined; replies in order. Before it returns, a Redis that was restarted has what it
+        lost: values come before the heartbeat that speaks of them, which is a call of its own."""
+        self._repeat_lost()
+        replies = self._run(name, calls)
+        self._repeat_lost()
+        self._recent.add(name, calls)
+        return replies
+
+    def _repeat_lost(self) -> None:
+        while (seen := self._num_connections) != self._num_checked:
+            with store_errors(self._address):
+                run_id = str(self._client.info("server")["run_id"])  # type: ignore[index]
+            if self._recent.run_id not in (None, run_id):
+                for _, name, calls in tuple(self._recent.calls):
+                    self._run(name, calls)
+            self._recent.run_id, self._num_checked = run_id, seen
+
+    def _run(self, name: str, calls: Calls) -> list[Any]:
+        """One script many times.
 
         A Redis that restarted has forgotten its scripts and answers NOSCRIPT for calls that had no effect: the script
         is loaded again and only those are repeated.
@@ -98,7 +149,7 @@ class ScriptWriter:
             "gone as well: `hailstream features apply`, then `hailstream jobs stop ID --no-savepoint` and submit the job again"
         )
 
-    def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[bytes], Sequence[Any]]]) -> list[Any]:
+    def _pipeline(self, name: str, calls: Calls) -> list[Any]:
         if name not in self._shas:
             sha = self._client.script_load(script(name))
             self._shas[name] = sha if isinstance(sha, bytes) else str(sha).encode()

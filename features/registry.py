@@ -17,7 +17,17 @@ from typing import Any, Final
 import msgspec
 
 from features.loader import load_texts
-from features.spec import PROJECT, Catalogue, FeatureSpec, FeatureView, Group, TileGroup, fingerprint_of, text_of
+from features.spec import (
+    PROJECT,
+    Catalogue,
+    FeatureSpec,
+    FeatureView,
+    Group,
+    RowGroup,
+    TileGroup,
+    fingerprint_of,
+    text_of,
+)
 from features.store import FeatureError
 
 FORMAT: Final = 2
@@ -25,7 +35,7 @@ READ_FORMATS: Final = (1, 2)  # 1 had no staged version, lives or seams
 
 
 class AppliedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation of a group. `retain_tiles` is 0 for last groups.
+    """One generation of a group. `retain_tiles` is 0 for last groups and rows.
 
     `life` is what the generation's marker in Redis says: who writes shows it, and a Redis that lost the marker, or got
     another one after a fresh apply, refuses (features/redis_writes.py). "" where format 1 made the generation.
@@ -156,12 +166,16 @@ class Registry:
         return self._known(self.document.views, "view", view).generation
 
     def groups(self) -> list[tuple[Group, int]]:
-        """Every group and its generation."""
+        """Every group that a stream feeds, and its generation."""
         return [(group, self.generation_of(group.name)) for group in self.catalogue.groups()]
 
+    def row_groups(self) -> list[tuple[RowGroup, int]]:
+        """Every group that a batch source feeds, and its generation."""
+        return [(group, self.generation_of(group.name)) for group in self.catalogue.row_groups()]
+
     def generations(self) -> dict[str, int]:
-        """Generation by group name."""
-        return {name: group.generation for name, group in self.document.groups.items()}
+        """Generation by name of the groups that streams feed."""
+        return {group.name: generation for group, generation in self.groups()}
 
     def lives(self) -> dict[tuple[str, int], str]:
         """By (group, generation) what its marker says, as a writer has to show it."""
@@ -258,7 +272,7 @@ def next_registry(
     retired = dict(old.retired) if old else {}
     groups = {
         g.name: _applied_group(g, old_groups.get(g.name), retired, life, seam_ms, g.name in again)
-        for g in catalogue.groups()
+        for g in (*catalogue.groups(), *catalogue.row_groups())
     }
     views: dict[str, AppliedView] = {}
     for view in catalogue.views.values():
@@ -337,7 +351,12 @@ def history_key(project: str) -> str:
 
 
 def _applied_group(
-    group: Group, known: AppliedGroup | None, retired: Mapping[str, int], life: str, seam_ms: int | None, again: bool
+    group: Group | RowGroup,
+    known: AppliedGroup | None,
+    retired: Mapping[str, int],
+    life: str,
+    seam_ms: int | None,
+    again: bool,
 ) -> AppliedGroup:
     retain = group.retain_tiles if isinstance(group, TileGroup) else 0
     same = known is not None and known.fingerprint == group.fingerprint and retain <= known.retain_tiles
@@ -350,7 +369,8 @@ def _applied_group(
 
 
 def _groups_of(catalogue: Catalogue, view: FeatureView) -> list[str]:
-    return sorted({catalogue.group_for(view, f).name for f in view.features if f.aggregate is not None})
+    rows = {group.name for group in catalogue.row_groups() if group.view == view.name}
+    return sorted(rows | {catalogue.group_for(view, f).name for f in view.features if f.aggregate is not None})
 
 
 def _changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

@@ -81,7 +81,8 @@ def switch(
     )
     assert before is not None and step is not None
     served = step.after.document.groups
-    old = [(g, n) for g, n in before.groups() if g.name not in served or served[g.name].generation != n]
+    all_of_before = (*before.groups(), *before.row_groups())
+    old = [(g, n) for g, n in all_of_before if g.name not in served or served[g.name].generation != n]
     expire_bookkeeping(redis_url, old, project)
     return step.after
 
@@ -191,7 +192,8 @@ def groups_of(registry: Registry, views: Collection[str]) -> set[str]:
             f"no view {unknown[0]!r} is applied in project {registry.project!r}; applied are {sorted(catalogue.views)}"
         )
     chosen = [catalogue.views[name] for name in views]
-    return {
+    rows = {group.name for group in catalogue.row_groups() if group.view in views}
+    return rows | {
         catalogue.group_for(view, spec).name for view in chosen for spec in view.features if spec.aggregate is not None
     }
 

@@ -12,35 +12,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import Entity
+from features.spec import RowField, RowGroup
 
 ROW_FORMAT: Final = 1
 NO_ROW_MS: Final = int(np.iinfo(np.int64).min)  # the event time of a key without a row
 _ORDER: Final = struct.Struct("<qq")
 _LENGTH: Final = struct.Struct("<I")
-
-
-class RowField(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-
-
-class Rows(Protocol):
-    """What packing asks of a row group (features/spec.py)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def entity(self) -> Entity: ...
-    @property
-    def fields(self) -> Sequence[RowField]: ...
 
 
 @cache
@@ -59,7 +41,7 @@ def row_dtype(num_fields: int) -> np.dtype[Any]:
 
 
 def pack_rows(
-    group: Rows,
+    group: RowGroup,
     event_time_ms: NDArray[np.int64],
     sequences: NDArray[np.int64],
     values: Mapping[str, Sequence[Any] | NDArray[Any]],
@@ -93,7 +75,7 @@ def pack_rows(
 
 
 def unpack_rows(
-    group: Rows, values: Sequence[bytes | None]
+    group: RowGroup, values: Sequence[bytes | None]
 ) -> tuple[list[NDArray[Any]], NDArray[np.bool_], NDArray[np.int64]]:
     """Stored rows, None for a key without one, as (columns, valid, event time).
 
@@ -144,7 +126,7 @@ def _known(column: Sequence[Any] | NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _cells(
-    group: Rows, field: RowField, column: Sequence[Any] | NDArray[Any], known: NDArray[np.bool_]
+    group: RowGroup, field: RowField, column: Sequence[Any] | NDArray[Any], known: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """The known values as cells. Nothing is cut or rounded: 1.5 is no int, and "1" is none either."""
     kept = column[known] if isinstance(column, np.ndarray) else [v for v, k in zip(column, known, strict=True) if k]

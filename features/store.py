@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from features.coalesce import coalesce_last, wins
 from features.packing import ABSENT_CELL, GroupKeys, KeyEncoder, pack_last_cell, pack_tiles, pack_value, unpack_last
 from features.read_plan import ReadPlan
-from features.row_packing import Rows, order_of_row, pack_rows
+from features.row_packing import order_of_row, pack_rows
 from features.rows import FeatureBatch
-from features.spec import PROJECT, Key, LastGroup, TileGroup
+from features.spec import PROJECT, Key, LastGroup, RowGroup, TileGroup
 from features.window import MINUTE_MS
 
 IGNORED: Final = 0
@@ -153,7 +153,7 @@ class InMemoryStore:
 
     def write_rows(
         self,
-        group: Rows,
+        group: RowGroup,
         generation: int,
         keys: Sequence[Any],
         event_time_ms: NDArray[np.int64],

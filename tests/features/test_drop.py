@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import redis
 
+from features.declared import single_key
 from features.loader import SHIPPED
 from features.packing import GroupKeys, KeyEncoder
 from features.redis_keys import delete_groups, entity_key_length, group_of_key
@@ -18,7 +19,7 @@ from features.redis_store import FeatureReader, TileWriter, compile_read_plan
 from features.registry import Registry, apply_catalogue, load_history, load_registry
 from features.rollout import drop
 from features.rows import Status
-from features.spec import TileGroup, single_key
+from features.spec import TileGroup
 from features.store import FeatureError, GenerationLost
 from tests.features.test_staging import beat
 
@@ -163,7 +164,7 @@ def test_a_name_that_comes_back_with_another_type_never_reads_old_bytes(redis_ur
 def test_an_entity_key_says_its_own_length() -> None:
     for name in ("d", "x" * 42, "x" * 63, "x" * 91, "x" * 92, "*?[\\"):
         for kind, values in (("string", ODD), ("int", [0, -1, 42, 2**63 - 1, 2147483648, -(2**31) - 1])):
-            encoder = KeyEncoder(single_key(name="e", join_key=name, type=kind))
+            encoder = KeyEncoder(single_key("e", name, kind))
             for value in values:
                 key = encoder.encode(value)  # type: ignore[arg-type]
                 assert entity_key_length(key + b"anything") == len(key)
@@ -180,8 +181,7 @@ def test_only_the_generations_that_are_named_are_deleted(redis_url: str) -> None
         for generation in (1, 2, 12, 21):
             client.set(GroupKeys(project, "g", generation).marker, "x")
             client.set(
-                KeyEncoder(single_key(name="e", join_key="k", type="int")).encode(7)
-                + GroupKeys(project, "g", generation).suffix,
+                KeyEncoder(single_key("e", "k", "int")).encode(7) + GroupKeys(project, "g", generation).suffix,
                 "x",
             )
         assert delete_groups(redis_url, project, {"g": frozenset({2})}) == 2

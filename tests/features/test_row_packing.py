@@ -6,48 +6,38 @@ import random
 import struct
 import time
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import redis
 
+from features.declared import BatchSource, Entity, single_key
 from features.packing import GroupKeys, KeyEncoder
 from features.redis_rows import RowWriter
 from features.row_packing import NO_ROW_MS, order_of_row, pack_rows, row_dtype, unpack_rows
-from features.spec import Entity, single_key
+from features.spec import RowField, RowGroup
 from features.store import GenerationLost, InMemoryStore
 
 DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True)
-class Field:
-    name: str
-    type: str
+RIDER = single_key("rider", "rider_id", "string")
+SOURCE = BatchSource(name="loyalty", path="*.parquet", schema={}, event_time="event_time_ms")
 
 
-@dataclass(frozen=True)
-class Group:
-    """What packing asks of a row group."""
+def row_group(view: str, *fields: tuple[str, str], entity: Entity = RIDER) -> RowGroup:
+    return RowGroup(
+        entity=entity,
+        source=SOURCE,
+        view=view,
+        key_fields=entity.join_keys,
+        fields=tuple(RowField(name=name, type=kind) for name, kind in fields),
+    )
 
-    name: str
-    entity: Entity
-    fields: tuple[Field, ...]
 
-
-RIDER = single_key(name="rider", join_key="rider_id", type="string")
-GROUP = Group(
-    "rider.loyalty.rows",
-    RIDER,
-    (
-        Field("points", "int"),
-        Field("rating", "double"),
-        Field("active", "bool"),
-        Field("tier", "string"),
-        Field("city", "string"),
-    ),
+GROUP = row_group(
+    "loyalty", ("points", "int"), ("rating", "double"), ("active", "bool"), ("tier", "string"), ("city", "string")
 )
 
 
@@ -75,15 +65,15 @@ def test_random_rows_come_back_as_they_were(seed: int) -> None:
         "bool": lambda: rng.random() < 0.5,
         "string": lambda: rng.choice(["", "a", "日本", "x" * 300, "\0*?["]),
     }
-    fields = tuple(Field(f"f{i}", rng.choice(list(made))) for i in range(rng.randrange(1, 20)))
-    group, num_rows = Group("g", RIDER, fields), rng.choice([0, 1, 9, 123])
-    values = {f.name: [None if rng.random() < 0.3 else made[f.type]() for _ in range(num_rows)] for f in fields}
+    fields = [(f"f{i}", rng.choice(list(made))) for i in range(rng.randrange(1, 20))]
+    group, num_rows = row_group("g", *fields), rng.choice([0, 1, 9, 123])
+    values = {f.name: [None if rng.random() < 0.3 else made[f.type]() for _ in range(num_rows)] for f in group.fields}
     event_time = times(*(rng.randrange(-(10**12), 10**12) for _ in range(num_rows)))
     rows: list[bytes | None] = list(pack_rows(group, event_time, event_time, values))
     gone = [rng.random() < 0.2 for _ in rows]
     columns, valid, found_time = unpack_rows(group, [None if no else row for row, no in zip(rows, gone, strict=True)])
     assert found_time.tolist() == [NO_ROW_MS if no else t for t, no in zip(event_time.tolist(), gone, strict=True)]
-    for f, field in enumerate(fields):
+    for f, field in enumerate(group.fields):
         want = [None if no else value for value, no in zip(values[field.name], gone, strict=True)]
         got = [v if k else None for v, k in zip(columns[f].tolist(), valid[f].tolist(), strict=True)]
         assert got == want and [type(v) for v in got] == [type(v) for v in want], field
@@ -114,7 +104,7 @@ def test_what_does_not_fit_is_refused_and_never_cut() -> None:
 
 
 def test_ints_with_nulls_that_come_as_doubles_are_ints_again() -> None:
-    group = Group("g", RIDER, (Field("points", "int"),))
+    group = row_group("g", ("points", "int"))
     rows = pack_rows(group, times(1, 1), times(1, 1), {"points": np.array([5.0, np.nan])})
     columns, valid, _ = unpack_rows(group, rows)
     assert columns[0].dtype == np.int64 and columns[0][0] == 5 and valid[0].tolist() == [True, False]
@@ -199,7 +189,7 @@ def test_a_row_expires_by_the_age_of_its_view_and_a_lost_generation_is_not_writt
     name = KeyEncoder(RIDER).encode("a") + GroupKeys(store.project, GROUP.name, 1).suffix
     assert DAY_MS < store.client.pttl(name) <= 2 * DAY_MS
     store.client.delete(GroupKeys(store.project, GROUP.name, 1).marker)
-    with pytest.raises(GenerationLost, match=r"no longer holds generation 1 of group rider\.loyalty\.rows"):
+    with pytest.raises(GenerationLost, match=r"no longer holds generation 1 of group rider\.loyalty\.rows\.loyalty"):
         put(store, "a", 200, 1)
 
 
@@ -207,9 +197,7 @@ def test_a_hundred_keys_of_five_views_are_read_in_a_millisecond_of_cpu(redis_url
     """100 keys x 50 fields in each of 5 views, the reply of the server included; the best of 20 is what it costs."""
     project, client = f"rows-{uuid.uuid4().hex[:8]}", redis.Redis.from_url(redis_url)
     writer, names = RowWriter(redis_url, project), []
-    groups = [
-        Group(f"g{v}", RIDER, tuple(Field(f"f{i}", ("int", "double")[i % 2]) for i in range(10))) for v in range(5)
-    ]
+    groups = [row_group(f"g{v}", *((f"f{i}", ("int", "double")[i % 2]) for i in range(10))) for v in range(5)]
     keys = [f"r-{i}" for i in range(100)]
     stamp = np.arange(100, dtype=np.int64)
     for group in groups:
