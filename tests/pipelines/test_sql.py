@@ -19,6 +19,14 @@ from pipelines.sql import job_name, render_feature_job
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sql"
 
 
+def small_tile_groups() -> list[str]:
+    """A group of plain tiles, and one of buckets."""
+    names = [group.name for group in load_catalogue(GOLDEN / "small").tile_groups()]
+    assert names[0] == "zone.trip_events.300000.pickup_zone"
+    assert re.fullmatch(r"zone\.trip_events\.300000\.q[0-9a-f]{8}\.pickup_zone", names[1])
+    return names
+
+
 def rendered(folder: Path, **options: object):
     catalogue = load_catalogue(folder)
     options = {"kafka": "broker:9092", **options}
@@ -57,7 +65,7 @@ def test_state_lives_for_hop_disorder_and_outage() -> None:
     # hop 5 m, disorder 5 m, outage 1 h; duplicates are known for the source's 2 h
     sql = rendered(GOLDEN / "small", max_outage_ms=3_600_000)
     assert re.findall(r"STATE_TTL\('(\w+)' = '(\d+) ms'\)", sql.text()) == [
-        ("zone_trip_events_300000_pickup_zone_rows", str(300_000 + 300_000 + 3_600_000))
+        (f"{name.replace('.', '_')}_rows", str(300_000 + 300_000 + 3_600_000)) for name in small_tile_groups()
     ]
     assert sql.settings["table.exec.state.ttl"] == "7200000 ms"
 
@@ -71,7 +79,7 @@ def test_session_is_pinned_to_utc_and_batches_are_equal() -> None:
 def test_group_that_was_not_applied_is_named() -> None:
     catalogue = load_catalogue(GOLDEN / "small")
     with pytest.raises(ValueError, match=r"not applied: driver\.driver_events\.last; run `hailstream features apply`"):
-        render_feature_job(catalogue, {"zone.trip_events.300000.pickup_zone": 1}, JobOptions(kafka="broker:9092"))
+        render_feature_job(catalogue, dict.fromkeys(small_tile_groups(), 1), JobOptions(kafka="broker:9092"))
 
 
 def test_column_that_the_records_do_not_have_is_named(tmp_path: Path) -> None:
@@ -86,7 +94,7 @@ def test_column_that_the_records_do_not_have_is_named(tmp_path: Path) -> None:
 def test_job_is_named_after_its_newest_generation() -> None:
     assert job_name({"a": 1, "b": 3}) == "hailstream-features-g3"
     catalogue = load_catalogue(GOLDEN / "small")
-    generations = {"zone.trip_events.300000.pickup_zone": 4, "driver.driver_events.last": 2}
+    generations = {**dict.fromkeys(small_tile_groups(), 4), "driver.driver_events.last": 2}
     sql = render_feature_job(catalogue, generations, JobOptions(kafka="broker:9092"))
     assert sql.name == "hailstream-features-g4"
     assert {w.group.name: w.generation for w in sql.writers} == generations
