@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 Key = str | int | tuple[str | int, ...]
 """One entity: a scalar where its entity has one key column, else a tuple in the declared order."""
 
+UNITS: Final = (
+    ("trips", "offers", "events", "drivers", "riders", "requests")  # counted things
+    + ("cents", "m", "km", "s", "ms", "min", "h", "m/s", "km/h")  # measured things
+    + ("ratio", "zone", "status", "id", "1")  # shares, labels, pure numbers
+)
+
 INT32: Final = (-(2**31), 2**31 - 1)
 
 
@@ -55,9 +61,9 @@ class Entity:
         return values[0] if len(values) == 1 else values
 
     @property
-    def signature(self) -> str | list[list[str]]:
-        """What stored keys depend on: the type, or of composite keys names and types."""
-        return self.keys[0].type if len(self.keys) == 1 else [[column.name, column.type] for column in self.keys]
+    def signature(self) -> list[list[str]]:
+        """What the bytes of stored keys depend on: names and types, in the order in which a key is told."""
+        return [[column.name, column.type] for column in self.keys]
 
 
 def single_key(name: str, join_key: str, type: str, description: str = "") -> Entity:

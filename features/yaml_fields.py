@@ -70,7 +70,8 @@ class Fields:
 
     def node_of(self, name: str) -> Node:
         """The place to complain about a field: its value, or the whole mapping."""
-        return self.optional(name) or self.node
+        node = self.optional(name)
+        return self.node if node is None else node
 
     def has(self, name: str) -> bool:
         return self.optional(name) is not None
@@ -97,12 +98,13 @@ class Fields:
             return None
         return None if node is None else node.text
 
-    def choice(self, name: str, known: Sequence[str], *, required: bool = True) -> str | None:
+    def choice(self, name: str, known: Sequence[str], *, required: bool = True, what: str = "") -> str | None:
+        """One of the known words; a mistake calls it by `what`, else by the field's name."""
         node = self.scalar(name, required=required)
         if node is None:
             return None
         if node.text not in known:
-            self.problems.add(node, "unknown", f"unknown {name} '{node.text}'", name_hint(node.text, known))
+            self.problems.add(node, "unknown", f"unknown {what or name} '{node.text}'", name_hint(node.text, known))
             return None
         return node.text
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from features.packing import KeyEncoder
 from features.redis_store import FeatureReader, TileWriter, compile_read_plan
 from features.registry import ApplyReport, apply_catalogue
 from features.rows import Status
-from features.spec import single_key
+from features.spec import Entity, KeyColumn, single_key
 from features.store import FeatureError
 from tests import generate, naive
 from tests.features.feature_job import TileJob, send_all
@@ -59,11 +61,23 @@ def store(applied: ApplyReport, feast_dir: Path) -> FeatureStore:
         ("d-0042é", Value(string_val="d-0042é"), "string"),
         (-5, Value(int64_val=-5), "int"),
         (2**40, Value(int64_val=2**40), "int"),
+        (-(2**31), Value(int32_val=-(2**31)), "int32"),
     ],
 )
 def test_entity_keys_have_the_bytes_that_feast_writes(value: str | int, proto: Value, type_name: str) -> None:
     ours = KeyEncoder(single_key(name="e", join_key="some_key", type=type_name)).encode(value)
     assert ours == serialize_entity_key(EntityKey(join_keys=["some_key"], entity_values=[proto]), 3)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("zone", "city", "Dormer"))))
+def test_keys_of_several_columns_have_the_bytes_that_feast_writes(order: tuple[str, ...]) -> None:
+    types = {"zone": "int32", "city": "string", "Dormer": "int"}
+    values: dict[str, Any] = {"zone": -7, "city": "Ω", "Dormer": 2**40}
+    fields = {"zone": "int32_val", "city": "string_val", "Dormer": "int64_val"}
+    entity = Entity(name="e", keys=tuple(KeyColumn(name=name, type=types[name]) for name in order))
+    protos = [Value(**{fields[name]: values[name]}) for name in order]
+    theirs = serialize_entity_key(EntityKey(join_keys=list(order), entity_values=protos), 3)
+    assert KeyEncoder(entity).encode(tuple(values[name] for name in order)) == theirs
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

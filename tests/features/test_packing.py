@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from features.coalesce import coalesce_last, coalesce_tiles
 from features.loader import SHIPPED, load_catalogue
 from features.packing import GroupKeys, KeyEncoder, pack_tiles, pack_value, unpack_last, unpack_tiles, unpack_value
-from features.spec import single_key
+from features.spec import Entity, KeyColumn, single_key
 
 CATALOGUE = load_catalogue(SHIPPED)
 TILES = next(g for g in CATALOGUE.tile_groups() if g.hop_ms == 300_000)
@@ -30,8 +30,40 @@ def test_string_keys_carry_their_utf8_length() -> None:
     assert encoder.encode("dé").endswith(b"\x02\0\0\0\x03\0\0\0d\xc3\xa9")
 
 
+def test_int32_keys_have_the_bytes_that_feast_writes() -> None:
+    golden = "01000000 02000000 04000000 7a6f6e65 03000000 04000000 fbffffff"
+    encoder = KeyEncoder(single_key("zone", "zone", "int32"))
+    assert encoder.encode(-5) == bytes.fromhex(golden.replace(" ", ""))
+    with pytest.raises(OverflowError):
+        encoder.encode(2**31)
+
+
+def test_keys_of_several_columns_are_written_in_the_order_of_their_names() -> None:
+    golden = (
+        "03000000 02000000 04000000 63697479 02000000 06000000 646f726d6572 02000000 04000000 7a6f6e65 "
+        "02000000 03000000 c3a963 04000000 08000000 ffffffffffffffff 03000000 04000000 07000000"
+    )
+    columns = (("zone", "int32"), ("city", "string"), ("dormer", "int"))
+    entity = Entity(name="e", keys=tuple(KeyColumn(name=name, type=kind) for name, kind in columns))
+    encoder = KeyEncoder(entity)
+    assert encoder.encode((7, "éc", -1)) == bytes.fromhex(golden.replace(" ", ""))
+    for wrong in (7, (7, "éc"), (7, "éc", -1, 1), [7, "éc", -1], ("éc", 7, -1), (7, None, -1)):
+        with pytest.raises(TypeError, match="entity e"):
+            encoder.encode(wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("type_name", "key"), [("int", "1"), ("int", True), ("int", 1.0), ("int", None), ("string", 1), ("string", None)]
+    ("type_name", "key"),
+    [
+        ("int32", "1"),
+        ("int32", True),
+        ("int", "1"),
+        ("int", True),
+        ("int", 1.0),
+        ("int", None),
+        ("string", 1),
+        ("string", None),
+    ],
 )
 def test_a_key_of_another_type_is_refused_not_coerced(type_name: str, key: object) -> None:
     with pytest.raises(TypeError, match="entity e"):
