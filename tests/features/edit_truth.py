@@ -21,6 +21,7 @@ import numpy as np
 
 from features.aggregate import replay
 from features.edits import BACKFILL, BREAKING, DESTRUCTIVE, SAFE, worst
+from features.follows import group_of
 from features.loader import load_texts
 from features.packing import GroupKeys
 from features.read_plan import compile_read_plan
@@ -77,11 +78,13 @@ def random_events(catalogue: Catalogue, seed: int, num_events: int) -> dict[str,
 @dataclass
 class Truth:
     """`features` has the class of every feature of A, and of every new one of B; `names` that of all that has a name or is
-    stored. `mixed` are features for which old and new tiles meet under one generation."""
+    stored. `mixed` are features for which old and new tiles meet under one generation, `unmoved` those that are not found
+    any more although their group has kept its generation."""
 
     features: dict[tuple[str, str], str]
     names: dict[str, str]
     mixed: set[tuple[str, str]]
+    unmoved: set[tuple[str, str]]
 
     @property
     def risk(self) -> str | None:
@@ -107,7 +110,7 @@ class Applied:
 def truth_of(before: Applied, after: Catalogue, *, feed_on: bool = True) -> Truth:
     """Both versions on the same events. `feed_on`: also find where new tiles meet old ones."""
     registry = next_registry(before.registry, after, before.registry.project)[0]
-    truth = Truth({}, _names(before.catalogue, after), set())
+    truth = Truth({}, _names(before.catalogue, after), set(), set())
     for i, events in enumerate(before.events):
         _lost_tiles(before, i, after, truth)
         times_ms = _times(before.catalogue, after)
@@ -117,6 +120,9 @@ def truth_of(before: Applied, after: Catalogue, *, feed_on: bool = True) -> Trut
         for place in {*was, *meant}:
             risk = _risk(place, was, meant, at_once, before.catalogue, after)
             truth.features[place] = worst([risk, truth.features.get(place, SAFE)]) or SAFE
+            fed_by = _generation(registry, place) if place in was and risk == BACKFILL else None
+            if fed_by is not None and fed_by == _generation(before.registry, place):
+                truth.unmoved.add(place)
             if place in meant and fed_on[place] != meant[place]:
                 truth.mixed.add(place)
     return truth
@@ -146,6 +152,13 @@ def _risk(
         if was[place] != meant[place] or old.served_type != new.served_type:
             return BREAKING
     return SAFE if at_once[place] == meant[place] else BACKFILL
+
+
+def _generation(registry: Registry, place: tuple[str, str]) -> tuple[str, int] | None:
+    """Group and generation that feed a feature; None of an expression."""
+    view = registry.catalogue.views[place[0]]
+    group = group_of(registry.catalogue, view, view.feature(place[1]))
+    return None if group is None else (group.name, registry.generation_of(group.name))
 
 
 def _names(before: Catalogue, after: Catalogue) -> dict[str, str]:

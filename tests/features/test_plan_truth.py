@@ -98,6 +98,9 @@ class Judge:
                 out.too_mild.append(f"{mutant.name}: {view}.{feature} {said}, in truth {risk}")
             if (view, feature) in truth.mixed and order(said) < order(BREAKING):
                 out.too_mild.append(f"{mutant.name}: {view}.{feature} {said}, old and new tiles are mixed")
+        out.too_mild += [
+            f"{mutant.name}: {view}.{name} is lost, its group has not moved" for view, name in truth.unmoved
+        ]
         if order(plan.risk) < order(BREAKING) or order(truth.risk) >= order(BREAKING):
             return
         explained = any(re.search(pattern, mutant.name) for pattern in CAUTIOUS)
