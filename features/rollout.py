@@ -33,6 +33,10 @@ class GroupReadiness:
     marked: bool
     problems: tuple[str, ...]
 
+    @property
+    def is_backfilled(self) -> bool:
+        return self.backfilled_through_ms is not None and self.backfilled_through_ms >= self.seam_ms
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:

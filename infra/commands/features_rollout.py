@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from features.spec import PROJECT
-from infra.commands.features_history import with_archives
+from infra.commands.features_history import archive_dir, with_archives
 from infra.commands.features_plan import SHIPPED, Allow, Allowed, Folder, refusal
 from infra.commands.output import (
     FlinkRest,
@@ -106,7 +106,7 @@ def rollout(
             f"staged with seam {registry.document.next.seam_ms if registry.document.next else '-'}; {job.name} runs",
         )
         if not without_backfill:
-            _backfill(url, registry, folder, accept_gap)
+            _backfill(url, registry, folder, accept_gap, kafka_or_local(kafka))
         _wait_ready(url, wait, without_backfill, kafka_or_local(kafka), registry)
         served = switch_to_staged(url, actor=who, reason=reason, without_backfill=without_backfill, feast_dir=feast_dir)
         _say(json, f"version {served.version} is served")
@@ -275,33 +275,33 @@ def _stop(rest: str, job: Job) -> None:
         stop_job(rest, job.job_id)
 
 
-def _backfill(url: str, registry: Registry, folder: Path, accept_gap: bool) -> None:
-    """Fill the new generations below the seam, from the history that the sources name, or this machine's archive."""
-    from features.backfill import backfill_groups
-    from features.redis_store import TileWriter
+def _backfill(url: str, registry: Registry, folder: Path, accept_gap: bool, kafka: str) -> None:
+    """Fill the new generations below the seam: from the history that a source names, else from its topic as it is now."""
+    from features.backfill_applied import backfill_registry
     from features.rollout import readiness
+    from pipelines.archive import archive_topic
 
-    staged, following = registry.staged, registry.document.next
-    assert staged is not None and following is not None
-    new = {ready.group for ready in readiness(url) if (ready.backfilled_through_ms or -(2**63)) < following.seam_ms}
-    catalogue = with_archives(staged.catalogue)
-    groups: list[Any] = [(group, staged.generation_of(group.name)) for group in catalogue.groups() if group.name in new]
-    if not groups:
+    staged = registry.staged
+    assert staged is not None
+    new = {ready.group for ready in readiness(url) if not ready.is_backfilled}
+    if not new:
         return
-    writer = TileWriter(url, registry.project, lives=staged.lives())
-    try:
-        with progress() as bar:
-            tasks = {group.name: bar.add_task(f"backfill {group.name}", total=None, note="") for group, _ in groups}
-            backfill_groups(
-                writer,
-                groups,
-                following.seam_ms,
-                folder=folder,
-                accept_gap=accept_gap,
-                progress=lambda group, done, total: bar.update(tasks[group], completed=done, total=total),
-            )
-    finally:
-        writer.close()
+    sources = {group.source.name: group.source for group, _ in staged.groups() if group.name in new}
+    with progress() as bar:
+        for name, source in sources.items():
+            if source.history is None:
+                task = bar.add_task(f"archive {name}", total=None, note="")
+                archive_topic(kafka, source, archive_dir() / name)
+                bar.update(task, total=1, completed=1)
+        tasks = {name: bar.add_task(f"backfill {name}", total=None, note="") for name in sorted(new)}
+        backfill_registry(
+            url,
+            registry.project,
+            prepare=with_archives,
+            folder=folder,
+            accept_gap=accept_gap,
+            progress=lambda group, done, total: bar.update(tasks[group], completed=done, total=total),
+        )
 
 
 def _wait_ready(url: str, wait_s: float, without_backfill: bool, kafka: str, registry: Registry) -> None:
