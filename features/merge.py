@@ -129,19 +129,25 @@ def _quantiles(
     cells: NDArray[np.int64], rows: NDArray[np.int64], num_rows: int, first: int, last: int, read: WindowRead
 ) -> dict[int, NDArray[Any]]:
     """`reduce_window` of a bucketed group: cells (N, 2) are (tile * NUM_BUCKETS + bucket, count)."""
-    tiles, buckets = np.divmod(cells[:, 0], NUM_BUCKETS)
-    inside = (tiles >= first) & (tiles <= last) & (buckets != NO_VALUE)
-    buckets, counts, keys = buckets[inside], cells[inside, 1], rows[inside]
-    order = np.lexsort((buckets, keys))
-    upto = np.concatenate([[0], np.cumsum(counts[order])])  # values up to and with each row, over all keys
-    edges = np.searchsorted(keys[order], np.arange(num_rows + 1))
-    before, num_values = upto[edges[:-1]], np.diff(upto[edges])
+    numbers = cells[:, 0] - first * NUM_BUCKETS
+    inside = (numbers >= 0) & (numbers < (last - first + 1) * NUM_BUCKETS)
+    numbers = numbers[inside]
+    buckets = numbers - numbers // NUM_BUCKETS * NUM_BUCKETS
+    occurs = np.bincount(buckets, minlength=NUM_BUCKETS) > 0  # few of all, so the table of counts is small
+    occurs[NO_VALUE] = True
+    occurring, column_of = np.flatnonzero(occurs), np.cumsum(occurs) - 1
+    places = rows[inside] * len(occurring) + column_of[buckets]
+    counts = np.bincount(places, weights=cells[inside, 1], minlength=num_rows * len(occurring))
+    counts_RB = counts.reshape(num_rows, len(occurring))
+    counts_RB[:, 0] = 0  # of NO_VALUE
+    upto_RB = np.cumsum(counts_RB, axis=1)  # doubles, exact below 2^53 events
+    num_values = upto_RB[:, -1].astype(np.int64)
     known = num_values > 0
     out: dict[int, NDArray[Any]] = {}
     for slot, spec in read.quantiles:
         assert spec.q is not None and spec.resolution is not None
         ranks = np.maximum(-(-millionths(spec.q) * num_values // MILLIONTHS), 1)
-        found = buckets[order][np.searchsorted(upto[1:], (before + ranks)[known])]
+        found = occurring[np.argmax(upto_RB[known] >= ranks[known, None], axis=1)]
         out[slot], out[slot + 1] = np.zeros(num_rows), known
         out[slot][known] = MIDPOINTS[found] * spec.resolution
     return out

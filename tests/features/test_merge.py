@@ -160,3 +160,12 @@ def test_bucketed_rows_before_1970_stay_in_their_tile() -> None:
     assert sorted(number // NUM_BUCKETS for number in rows["a"]) == [-2, -1]
     assert merged(group, specs, rows, 0)["quantile_i_1"] == [5.0, None, None]
     assert merged(group, specs, rows, 300_000)["quantile_i_1"][0] is None
+
+
+def test_no_keys_and_no_tiles_merge_to_nothing() -> None:
+    for group, specs in by_group_and_window().values():
+        nothing: dict[str, Rows] = {}
+        assert all(values == [] for values in merged(group, specs, nothing, 0).values())
+        for name, values in merged(group, specs, {"a": {}}, 0).items():
+            spec = next(spec for spec in specs if spec.name == name)
+            assert values == [Aggregator(group).value_at(spec, {}, 0)], name
