@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from features.aggregate import State
 from features.spec import TileGroup
 from features.tile_sql import TileSql
-from tests.features.aggregate_cases import Event, assert_same_tiles, catalogue, random_stream
+from tests.features.aggregate_cases import Event, assert_same_tiles, by_algebra, catalogue, random_stream
 
 CATALOGUE = catalogue()
 TYPES = {
@@ -71,3 +72,13 @@ def test_sums_of_ints_wrap_in_duckdb_as_they_do_in_flink() -> None:
 def test_an_unknown_dialect_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown dialect 'ansi'; known: flink, duckdb"):
         TileSql(CATALOGUE.tile_groups()[0], "ansi")  # type: ignore[arg-type]
+
+
+def test_a_sum_that_leaves_the_doubles_is_infinite_in_duckdb_too() -> None:
+    event = random_stream(random.Random(1), 1)[0] | {"thing": "a", "event_time_ms": 0, "ok": True, "i": None}
+    group = next(g for g in CATALOGUE.tile_groups() if g.hop_ms == 60_000 and g.buckets is None)
+    sums = [1 + p for p, partial in enumerate(group.partials) if partial.key == ("sum", "d", "")]
+    for values in ([1.7e308, 1.7e308], [-1.7e308] * 3, [1.7e308, 1.7e308, -1.7e308]):
+        events: list[Event] = [{**event, "d": value} for value in values]
+        for states in (by_duckdb(group, events), by_algebra(group, events)):
+            assert [states["a", 0][p] for p in sums] == [math.copysign(math.inf, values[0])]
