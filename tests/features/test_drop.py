@@ -188,3 +188,20 @@ def test_only_the_generations_that_are_named_are_deleted(redis_url: str) -> None
         assert delete_groups(redis_url, project, {"g2": None}) == 0
         left = {group_of_key(key, project) for key in client.scan_iter(f"*{project}*", count=10_000)}
         assert left == {("g", 1), ("g", 12), ("g", 21)}
+
+
+@pytest.mark.parametrize("name", ["d", "*?[\\", "x" * 42, "x" * 63, "x" * 91, "x" * 92])
+def test_a_pattern_in_the_name_or_value_of_a_key_deletes_nothing_else(name: str, redis_url: str) -> None:
+    """Names of 42, 63, 91 and 92 bytes put `*`, `?`, `[` and a backslash into the key as their length."""
+    bench, workbench = project_pair()
+    encoder = KeyEncoder(single_key("e", name, "string"))
+    mine = {encoder.encode(value) + GroupKeys(bench, "g", 1).suffix for value in ODD}
+    others = {encoder.encode(value + bench) + GroupKeys(workbench, "g", 1).suffix for value in ODD}
+    others |= {encoder.encode(value) + GroupKeys(bench, "gg", 1).suffix for value in ODD}
+    others |= {
+        encoder.encode(value + GroupKeys(bench, "g", 1).suffix.decode()) for value in ODD
+    }  # a value that looks like it
+    with redis.Redis.from_url(redis_url) as client:
+        client.mset(dict.fromkeys(mine | others, b"x"))
+        assert delete_groups(redis_url, bench, {"g": None}) == len(mine)
+        assert client.exists(*others) == len(others) and client.exists(*mine) == 0
