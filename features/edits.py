@@ -68,9 +68,9 @@ def edits_between(before: Catalogue, after: Catalogue) -> list[Edit]:
         old, new = before.views.get(name), after.views.get(name)
         if new is None:
             assert old is not None
-            edits.append(_gone(name, None, f"view {name} with {len(old.features)} features", place_of(old)))
+            edits.append(_gone(name, None, f"view {name} with {_number_of(old)}", place_of(old)))
         elif old is None:
-            what = f"new view {name} with {len(new.features)} features"
+            what = f"new view {name} with {_number_of(new)}"
             edits.append(Edit("add", name, None, what, SAFE, "nobody reads it yet", place_of(new)))
         else:
             edits += _view(old, new)
@@ -144,8 +144,6 @@ def _source_risk(field: str, name: str, after: Catalogue) -> tuple[str, str]:
     readers = [view for view in after.views.values() if _name_of(view.source) == name]
     if field in _WORDS:
         return SAFE, "no value depends on it"
-    if field == "history":
-        return SAFE, "only backfill and history read it"
     if not readers:
         return SAFE, "no view reads it"
     if field == "event_id":
@@ -223,6 +221,8 @@ _WHY: Final = {
     "of": "another value is aggregated",
     "aggregate": "another value is computed",
     "expr": "another value is computed",
+    "column": "another column is served",
+    "request": "who reads the view has to send other fields",
     "half_life_ms": "older events weigh otherwise",
     "q": "another quantile is taken",
     "resolution": "values are counted in other steps",
@@ -269,11 +269,17 @@ def _shown(field: str, value: Any) -> str:
         return format_duration(value)
     if isinstance(value, Program):
         return text_of(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     return str(value)
 
 
+def _number_of(view: FeatureView) -> str:
+    return "1 feature" if len(view.features) == 1 else f"{len(view.features)} features"
+
+
 def _name_of(part: Any) -> str:
-    return "" if part is None else str(part.name)
+    return "none" if part is None else str(part.name)
 
 
 def _gone(view: str | None, feature: str | None, what: str, place: str) -> Edit:

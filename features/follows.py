@@ -94,7 +94,8 @@ def _reads(view: FeatureView, spec: FeatureSpec, read: Mapping[str, str | None],
         return None
     risk = risk if existed else BACKFILL
     causes = ", ".join(name for name, r in read.items() if r not in (None, SAFE))
-    return Edit("follows", view.name, spec.name, f"reads {causes}", risk, "what it reads changes", place_of(spec))
+    reason = "what it reads changes" if existed else "what it reads starts without history"
+    return Edit("follows", view.name, spec.name, f"reads {causes}", risk, reason, place_of(spec))
 
 
 def _why_anew(old: Group | RowGroup | None, new: Group | RowGroup, retained: int) -> str:

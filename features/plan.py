@@ -158,18 +158,19 @@ def _steps(
     anew = [] if before is None else moved_groups(before, after)
     fed = stored is None or any(name in stored for name in anew)
     old, new = before.document.groups if before is not None else {}, after.document.groups
-    rows = {g.name for g in after.catalogue.row_groups()}
-    unfilled = sorted(n for n in rows if n not in old or old[n].generation != new[n].generation)
+    rows = {g.name for registry in (before, after) if registry is not None for g in registry.catalogue.row_groups()}
+    unfilled = sorted(n for n in rows & new.keys() if n not in old or old[n].generation != new[n].generation)
     old, new = ({n: group for n, group in groups.items() if n not in rows} for groups in (old, new))
     added, gone = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
-    if unfilled:
-        yield f"values of {', '.join(unfilled)} are missing until their rows are written: materialize the views through Feast"
     if anew and fed:
         yield f"apply stages new generations of {', '.join(anew)}; readers keep the applied ones until the switch"
         yield "`hailstream features rollout` does the rest: second job, backfill, catching up, switch, end of the first job"
         return
     yield "apply makes it live at once, in one transaction"
-    counted_otherwise = sorted({str(edit.view) for edit in edits if edit.kind == "source"})
+    if unfilled:
+        yield f"values of {', '.join(unfilled)} are missing until `hailstream features backfill` has written their rows"
+    streams = {view.name for view in after.catalogue.views.values() if view.kind == "stream"}
+    counted_otherwise = sorted({str(edit.view) for edit in edits if edit.kind == "source" and edit.view in streams})
     if anew or added or gone or counted_otherwise:
         yield "the feature job feeds what was applied when it was submitted: `hailstream jobs submit features --replace`"
     if counted_otherwise:

@@ -187,6 +187,74 @@ def test_a_feature_that_was_gone_and_comes_back_needs_history(applied: Registry)
     assert plan.risk == BACKFILL and {c.after for c in plan.changes} == {2}
 
 
+RATINGS = """
+ratings:
+  parquet: ratings/*.parquet
+  event_time: at_ms
+  schema: {driver_id: string, rating: 'double?', tier: string, at_ms: int}
+"""
+RATED = """
+view: driver_rating
+entity: driver
+source: ratings
+max_age: 30d
+features:
+  rating: {column: rating, default: 4.5}
+  tier:   {column: tier}
+  good:   {expr: "rating > 4.0"}
+"""
+ASKED = """
+view: asked
+entity: driver
+request: {hour: int}
+features:
+  night: {expr: "hour < 6"}
+"""
+MORE = {**FILES, SOURCES: FILES[SOURCES] + RATINGS, "views/rated.yaml": RATED, "views/asked.yaml": ASKED}
+
+
+def test_rows_of_a_batch_view_have_to_be_written_and_a_request_view_needs_nothing(applied: Registry) -> None:
+    plan = plan_changes(applied, load_texts(MORE))
+    assert plan.risk == BACKFILL
+    assert {name: plan.risk_of("driver_rating", name) for name in ("rating", "tier", "good")} == dict.fromkeys(
+        ("rating", "tier", "good"), BACKFILL
+    )
+    assert plan.risk_of("asked", "night") == SAFE
+    (group,) = [group for group in plan.groups if group.changes]
+    assert group.name == "driver.ratings.rows.driver_rating"
+    assert (
+        plan.steps[1]
+        == f"values of {group.name} are missing until `hailstream features backfill` has written their rows"
+    )
+    assert not any("job" in step for step in plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "risk", "feature"),
+    [
+        ("views/rated.yaml", "{column: tier}", "{column: driver_id}", BREAKING, "driver_rating.tier"),
+        ("views/rated.yaml", "{column: tier}", "{column: driver_id}", BACKFILL, "driver_rating.rating"),
+        ("views/rated.yaml", "  tier:   {column: tier}\n", "", BACKFILL, "driver_rating.good"),
+        ("views/rated.yaml", "  tier:   {column: tier}\n", "", DESTRUCTIVE, "driver_rating.tier"),
+        ("views/rated.yaml", "default: 4.5", "default: 4.0", BREAKING, "driver_rating.good"),
+        ("views/rated.yaml", "max_age: 30d", "max_age: 3d", BREAKING, "driver_rating.good"),
+        (SOURCES, "ratings/*", "others/*", BREAKING, "driver_rating.tier"),
+        (SOURCES, "rating: 'double?'", "rating: double", BREAKING, "driver_rating.rating"),
+        (SOURCES, "tier: string, ", "tier: string, more: int, ", None, "driver_rating.tier"),
+        ("views/asked.yaml", "{hour: int}", "{hour: int, day: int}", BREAKING, "asked.night"),
+        ("views/asked.yaml", "hour < 6", "(hour < 6)", SAFE, "asked.night"),
+        ("views/asked.yaml", "hour < 6", "hour < 7", BREAKING, "asked.night"),
+    ],
+)  # fmt: skip
+def test_edits_of_batch_and_request_views_have_their_class(
+    file: str, old: str, new: str, risk: str | None, feature: str
+) -> None:
+    assert old in MORE[file]
+    plan = plan_changes(local_registry(load_texts(MORE)), load_texts({**MORE, file: MORE[file].replace(old, new)}))
+    view, _, name = feature.partition(".")
+    assert plan.risk_of(view, name) == risk, plan.edits
+
+
 def test_mistakes_are_no_plan() -> None:
     with pytest.raises(Mistakes):
         load_texts({**FILES, DRIVER: FILES[DRIVER].replace("offers_24h > 0", "ofers_24h > 0")})
