@@ -299,7 +299,7 @@ def _fate_views(source: Source, columns: tuple[str, ...], seam_ms: int | None) -
     # Also a record that claims to be known before the broker had it: one such would move the applied-through time for good.
     future = (
         f"`{source.event_time}` - `{source.ingest_time}` > {source.future_ms}"
-        f" OR `{source.ingest_time}` - {_epoch_ms('kafka_appended')} > {source.future_ms}"
+        f" OR `{source.ingest_time}` - ({_epoch_ms('kafka_appended')}) > {source.future_ms}"
     )
     if source.dedup is None:
         good, duplicate = f"`{base}_fields`\nWHERE `reason` IS NULL", ""

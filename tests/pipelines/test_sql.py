@@ -37,9 +37,10 @@ def rendered(folder: Path, **options: object):
     ("folder", "expected", "project"),
     [
         (GOLDEN / "small", GOLDEN / "small" / "expected.sql", "small"),  # every aggregate, no dedup, last with where
+        (GOLDEN / "composite", GOLDEN / "composite" / "expected.sql", "composite"),  # keys of several columns, int32
         (SHIPPED, GOLDEN / "shipped.sql", "hailstream"),
     ],
-    ids=["small", "shipped"],
+    ids=["small", "composite", "shipped"],
 )
 def test_sql_text_is_the_golden_text(folder: Path, expected: Path, project: str) -> None:
     assert rendered(folder, project=project).text() == expected.read_text()

@@ -143,7 +143,7 @@ FROM (
 
 CREATE TEMPORARY VIEW `trip_events_fates` AS
 SELECT `kafka_partition`, `kafka_offset`, `kafka_appended`, `kafka_key`, `event_id`, `product`, `pickup_zone`, `event_time_ms`, `ingest_time_ms`, `fare_cents`,
-  CASE WHEN `copy` > 1 THEN 'duplicate' WHEN `event_time_ms` - `ingest_time_ms` > 30000 OR `ingest_time_ms` - EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`) > 30000 THEN 'future' WHEN `ingest_time_ms` - `event_time_ms` > 300000 THEN 'late' ELSE 'used' END AS `fate`
+  CASE WHEN `copy` > 1 THEN 'duplicate' WHEN `event_time_ms` - `ingest_time_ms` > 30000 OR `ingest_time_ms` - (EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`)) > 30000 THEN 'future' WHEN `ingest_time_ms` - `event_time_ms` > 300000 THEN 'late' ELSE 'used' END AS `fate`
 FROM `trip_events_counted`;
 
 CREATE TEMPORARY VIEW `trip_events_used` AS
@@ -185,7 +185,7 @@ FROM `driver_events_decoded`;
 
 CREATE TEMPORARY VIEW `driver_events_fates` AS
 SELECT `kafka_partition`, `kafka_offset`, `kafka_appended`, `kafka_key`, `event_id`, `driver_id`, `status`, `zone`, `event_time_ms`, `ingest_time_ms`,
-  CASE WHEN `event_time_ms` - `ingest_time_ms` > 60000 OR `ingest_time_ms` - EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`) > 60000 THEN 'future' WHEN `ingest_time_ms` - `event_time_ms` > 600000 THEN 'late' ELSE 'used' END AS `fate`
+  CASE WHEN `event_time_ms` - `ingest_time_ms` > 60000 OR `ingest_time_ms` - (EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`)) > 60000 THEN 'future' WHEN `ingest_time_ms` - `event_time_ms` > 600000 THEN 'late' ELSE 'used' END AS `fate`
 FROM `driver_events_fields`
 WHERE `reason` IS NULL;
 
