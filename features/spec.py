@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +28,18 @@ from features.declared import (
     KeyColumn,
     Source,
     single_key,
+)
+from features.partials import (
+    AGGREGATES,
+    MOMENTS,
+    UNWINDOWED,
+    BucketSpec,
+    LastField,
+    Partial,
+    buckets_of,
+    last_field_of,
+    partials_of,
+    text_of,
 )
 from features.window import num_whole_tiles
 
@@ -66,55 +77,6 @@ __all__ = [
 ]
 
 PROJECT: Final = "hailstream"
-_SPACES: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
-AGGREGATES: Final = (
-    "count", "sum", "avg", "min", "max", "stddev", "first", "last", "decayed_sum", "quantile",
-)  # fmt: skip
-UNWINDOWED: Final = ("first", "last")  # kept in last groups, without tiles
-MOMENTS: Final = ("moment_n", "moment_q", "moment_aa", "moment_ab", "moment_bb")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partial:
-    """One number kept per tile. `of` is None only for a plain count; a count with `of` counts where it is not null.
-
-    The empty value (`identity`) is what changes nothing when merged: 0 for everything that is added up. The moments are
-    of q, the value in steps of `resolution`, cut into q = b * 2^21 + a with 0 <= a < 2^21: the number of them, the sums
-    of q, a * a, a * b, b * b. None of them overflows below 2^20 events.
-    """
-
-    name: str
-    function: str  # count, sum, min, max, or one of MOMENTS
-    of: Program | None
-    where: Program | None
-    type: str  # "int" (int64) or "double" (float64)
-    resolution: float | None = None  # of moments
-
-    @property
-    def identity(self) -> int | float:
-        if self.function not in ("min", "max"):
-            return 0
-        if self.type == "double":
-            return float("inf") if self.function == "min" else float("-inf")
-        return 2**63 - 1 if self.function == "min" else -(2**63)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        steps = () if self.resolution is None else (repr(float(self.resolution)),)
-        return (self.function, text_of(self.of), text_of(self.where), *steps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketSpec:
-    """What a bucketed group counts: the values of `of` in steps of `resolution`, by bucket (features/buckets.py)."""
-
-    of: Program
-    where: Program | None
-    resolution: float
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return (text_of(self.of), text_of(self.where), repr(float(self.resolution)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,21 +144,6 @@ class TileGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastField:
-    """The newest (`first`: the oldest) non-null value of `of` among the events that `where` lets through."""
-
-    name: str
-    of: Program
-    where: Program | None
-    type: str
-    newest: bool = True
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (text_of(self.of), text_of(self.where), *(() if self.newest else ("first",)))
-
-
-@dataclass(frozen=True, kw_only=True)
 class LastGroup:
     """The `last` and `first` features of one (entity, source, key column), without tiles."""
 
@@ -233,7 +180,7 @@ class LastGroup:
 
     def index_of(self, spec: FeatureSpec) -> int:
         """The place of a feature's field in `fields`."""
-        wanted = _last_field(spec).key
+        wanted = last_field_of(spec).key
         return next(i for i, f in enumerate(self.fields) if f.key == wanted)
 
 
@@ -375,41 +322,6 @@ class Catalogue:
             yield from ((view, spec) for spec in view.features if spec.aggregate is not None)
 
 
-def partials_of(spec: FeatureSpec) -> list[Partial]:
-    """The partials that a windowed feature needs, without names. An average is a sum and a count; quantiles have none."""
-
-    def partial(function: str, type_name: str, resolution: float | None = None) -> Partial:
-        return Partial(name="", function=function, of=spec.of, where=spec.where, type=type_name, resolution=resolution)
-
-    if spec.aggregate == "count":
-        return [partial("count", "int")]
-    assert spec.of is not None
-    of_type = spec.of.type.kind
-    if spec.aggregate == "avg":
-        return [partial("sum", of_type), partial("count", "int")]
-    if spec.aggregate == "stddev":
-        return [partial(function, "int", spec.resolution) for function in MOMENTS]
-    if spec.aggregate == "quantile":
-        return []
-    assert spec.aggregate in ("sum", "min", "max", "decayed_sum"), spec.aggregate
-    return [partial("sum" if spec.aggregate == "decayed_sum" else spec.aggregate, of_type)]
-
-
-def buckets_of(spec: FeatureSpec) -> BucketSpec | None:
-    """What the bucketed group of a quantile counts; None for the other aggregates."""
-    if spec.aggregate != "quantile":
-        return None
-    assert spec.of is not None and spec.resolution is not None
-    return BucketSpec(of=spec.of, where=spec.where, resolution=spec.resolution)
-
-
-def text_of(program: Program | None) -> str:
-    """An expression as written, however its spaces and line breaks are; those inside a text are its own. "" for none."""
-    if program is None:
-        return ""
-    return _SPACES.sub(lambda match: match[1] or " ", program.source.text.strip())
-
-
 def fingerprint_of(value: Any) -> str:
     """sha256 over canonical JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -454,11 +366,6 @@ def _tile_group(members: list[tuple[FeatureView, FeatureSpec]]) -> TileGroup:
 
 def _last_group(members: list[tuple[FeatureView, FeatureSpec]]) -> LastGroup:
     view = members[0][0]
-    wanted = {field.key: field for field in (_last_field(spec) for _, spec in members)}
+    wanted = {field.key: field for field in (last_field_of(spec) for _, spec in members)}
     fields = tuple(replace(wanted[key], name=f"v{i}") for i, key in enumerate(sorted(wanted)))
     return LastGroup(entity=view.entity, source=view.stream, key_fields=view.key_fields, fields=fields)
-
-
-def _last_field(spec: FeatureSpec) -> LastField:
-    assert spec.of is not None
-    return LastField(name="", of=spec.of, where=spec.where, type=spec.of.type.kind, newest=spec.aggregate != "first")
