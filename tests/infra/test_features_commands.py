@@ -88,6 +88,31 @@ def test_plan_is_data_for_a_program(features: Features, folder: Path) -> None:
     assert touched["strategy express_dispatch"] == [("driver_activity", "accept_rate_24h", "breaking")]
 
 
+def test_models_are_touched_by_what_their_columns_read(features: Features, folder: Path, tmp_path: Path) -> None:
+    features("apply", folder, "--no-feast")
+    version = tmp_path / "models" / "accept" / "versions" / "v7"
+    version.mkdir(parents=True)
+    columns = [{"name": "fare", "expr": "double(driver.fare_24h ?? 0)", "fill": 0.0}]
+    (version / "program.json").write_text(json.dumps(columns))
+    (tmp_path / "models" / "accept" / "champion").write_text("v7\n")
+    edit(folder, "aggregate: sum, of: fare_cents", "aggregate: max, of: fare_cents")
+    plan = of(features("plan", folder, "--models", tmp_path / "models", "--json"))
+    touched = {t["user"]: [tuple(f) for f in t["features"]] for t in plan["touched"]}
+    assert touched["model accept@v7"] == [("driver_activity", "fare_24h", "breaking")]
+    edit(folder, "  fare_24h:", "  fares_24h:")
+    shown = features("plan", folder, "--models", tmp_path / "models").output
+    assert "driver_activity.fare_24h destructive" in shown and "renamed" not in shown
+
+
+def test_a_strategy_that_would_not_load_any_more_is_named(features: Features, folder: Path) -> None:
+    features("apply", folder, "--no-feast")
+    edit(folder, "  accept_rate_24h:", "  acceptance_24h:")
+    plan = of(features("plan", folder, "--json"))
+    (error,) = [t["error"] for t in plan["touched"] if t["user"] == "strategy express_dispatch"]
+    assert "accept_rate_24h" in error
+    assert "would not load any more" in features("plan", folder).output
+
+
 def test_apply_refuses_what_was_not_allowed_and_writes_nothing(features: Features, folder: Path) -> None:
     features("apply", folder, "--no-feast")
     edit(folder, "default: 0.8", "default: 0.7")
