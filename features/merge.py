@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.aggregate import decay_weights, stddev_of
+from features.aggregate import MOMENT_BITS, MOMENT_EVENTS, decay_weights, stddev_of
 from features.buckets import MIDPOINTS, MILLIONTHS, NO_VALUE, NUM_BUCKETS, millionths
 from features.packing import NUM_FIXED_CELLS
 from features.spec import FeatureSpec, TileGroup
@@ -169,8 +169,7 @@ def finish(spec: FeatureSpec, merged: Sequence[NDArray[Any]], group: TileGroup, 
         return merged[0], merged[1]
     if spec.aggregate == "stddev":
         assert spec.resolution is not None
-        moments = zip(*(column.tolist() for column in merged), strict=True)
-        return _optional([stddev_of(*one, resolution=spec.resolution) for one in moments])
+        return _deviations(merged, spec.resolution)
     return merged[0], merged[0] != group.partials[partials[0]].identity
 
 
@@ -181,6 +180,21 @@ def _where_finite(values: NDArray[Any]) -> NDArray[np.bool_] | None:
     return None if finite.all() else finite
 
 
-def _optional(values: Sequence[float | None]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    known = np.array([value is not None for value in values], dtype=bool)
-    return np.array([0.0 if value is None else value for value in values]), known
+def _deviations(
+    moments: Sequence[NDArray[np.int64]], resolution: float
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`aggregate.stddev_of` of (R,) moments, to the same bits.
+
+    n * Σq² − (Σq)² in 64 bits is right, however often it wraps on the way, where the whole fits them; the rest, of
+    values beyond a billion steps or so, is left to whole numbers of any size.
+    """
+    n, q, aa, ab, bb = moments
+    known = (n > 0) & (n <= MOMENT_EVENTS)
+    spread = n * ((bb << 2 * MOMENT_BITS) + (ab << MOMENT_BITS + 1) + aa) - q * q
+    about = n * (bb * 2.0 ** (2 * MOMENT_BITS) + ab * 2.0 ** (MOMENT_BITS + 1) + aa)  # of n * Σq², an upper bound
+    fits = known & (about < 2.0**62)
+    values = np.zeros(len(n))
+    values[fits] = np.sqrt(spread[fits].astype(np.float64)) / n[fits] * resolution
+    for row in np.flatnonzero(known & ~fits).tolist():
+        values[row] = stddev_of(*(int(column[row]) for column in moments), resolution=resolution)
+    return values, known

@@ -169,3 +169,29 @@ def test_no_keys_and_no_tiles_merge_to_nothing() -> None:
         for name, values in merged(group, specs, {"a": {}}, 0).items():
             spec = next(spec for spec in specs if spec.name == name)
             assert values == [Aggregator(group).value_at(spec, {}, 0)], name
+
+
+def test_deviations_of_columns_are_those_of_single_rows_bit_for_bit() -> None:
+    """From nothing to the limit of 2^42, also negative steps whose moments wrap on the way to a small result."""
+    rng = random.Random(4)
+    group, specs = next(
+        (g, s) for g, s in by_group_and_window().values() if s[0].window_ms == 300_000 and g.buckets is None
+    )
+    spec = next(spec for spec in specs if spec.name == "stddev_i_1_1.0")
+    slots, aggregator = group.places_of(spec), Aggregator(group)
+    states = []
+    for size in range(1, 43):
+        for centre in (0, 2**size // 2, -(2**size) // 2):
+            state = aggregator.start()
+            for _ in range(rng.randrange(6)):
+                value = max(min(centre + rng.randrange(-(2**size) // 2, 2**size // 2 + 1), 2**42 - 1), 1 - 2**42)
+                state = aggregator.add(state, {"i": value, "d": None, "ok": None})
+            states.append(state)
+    columns = [np.array([state[1 + slot] for state in states], dtype=np.int64) for slot in slots]
+    values, there = finish(spec, columns, group, slots)
+    assert there is not None
+    want = [aggregator.finish(spec, state) for state in states]
+    assert [v if ok else None for v, ok in zip(values.tolist(), there.tolist(), strict=True)] == want
+    wide = [np.array([n, 0, 0, 0, 0]) for n in (2**20, 2**20 + 1, 0)]
+    found, there = finish(spec, list(np.array(wide).T), group, slots)
+    assert there is not None and there.tolist() == [True, False, False] and found[0] == 0.0
