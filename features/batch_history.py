@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.parquet import Files, files_of, keys_hold, open_files, quoted
@@ -105,7 +104,7 @@ def row_columns(connection: DuckDBPyConnection, rows: BatchRows, types: dict[str
         f"CREATE OR REPLACE TABLE found AS SELECT a.ask, r.event_ms, r.place FROM asks a ASOF JOIN {quoted(rows.table)} r "
         f"ON {same} AND 1000 * a.t >= r.from_us WHERE r.until_ms IS NULL OR r.until_ms > a.t"
     )
-    found = fetch_values(connection, rows, "ask, event_ms")
+    found = connection.sql(values_query(rows, "ask, event_ms")).to_arrow_table()
     at = found.column("ask").to_numpy()
     there, event_ms = np.zeros(num_rows, dtype=bool), np.zeros(num_rows, dtype=np.int64)
     there[at], event_ms[at] = True, found.column("event_ms").to_numpy()
@@ -120,9 +119,8 @@ def row_columns(connection: DuckDBPyConnection, rows: BatchRows, types: dict[str
     return RowColumns(there, event_ms, columns)
 
 
-def fetch_values(connection: DuckDBPyConnection, rows: BatchRows, carried: str) -> pa.Table:
+def values_query(rows: BatchRows, carried: str) -> str:
     """`carried` columns of the table `found`, and v0 … of the rows at its places."""
     values = ", ".join([f"{_PLACE} AS here", *(f"{text} AS v{i}" for i, text in enumerate(rows.values.values()))])
     names = ", ".join([carried, *(f"v{i}" for i in range(len(rows.values)))])
-    query = f"SELECT {names} FROM found JOIN (SELECT {values} FROM {rows.files.relation}) ON here = place"
-    return connection.sql(query).to_arrow_table()
+    return f"SELECT {names} FROM found JOIN (SELECT {values} FROM {rows.files.relation}) ON here = place"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from features import batch_history
 from features.frames import Frame
-from features.history import AS_OF, resolve, write_batches
+from features.history import AS_OF, reads_request, resolve, write_batches
 from features.loader import SHIPPED
 from features.parquet import HistoryError, Limits, files_of, keys_hold, load_events, open_files, quoted, session
 from features.spec import BatchSource, Catalogue, FeatureView
@@ -69,12 +69,15 @@ def export(
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write the view's values at from_ms, from_ms + every_ms … below to_ms, steps rising, keys rising in each; returns the
-    rows. `features`: names within the view, all by default.
+    rows. `features`: names within the view; by default all that need no request field.
 
     Raises: HistoryError as `history`, and for a stretch without steps.
     """
     if every_ms <= 0 or to_ms <= from_ms:
         raise HistoryError(f"no step lies in [{from_ms}, {to_ms}) every {every_ms} ms")
+    known = catalogue.views.get(view)
+    if features is None and known is not None:
+        features = [spec.name for spec in known.features if not reads_request(known, spec)]
     names = [f"{view}.{name}" for name in (features or ["*"])]
     (asked,) = resolve(catalogue, names, {})
     limits = limits or Limits()
@@ -102,7 +105,7 @@ def _known_keys(
     by = ", ".join(f"k{i}" for i in range(len(view.key_fields)))
     if isinstance(source, BatchSource):
         found = batch_history.load_rows(connection, view, source, folder, to_ms, event_time_only=event_time_only)
-        rows, since = f"SELECT {by}, (from_us + 999) // 1000 - 1 AS at FROM {quoted(found.table)}", "min(at)"
+        rows, since = f"SELECT {by}, (from_us + 999) // 1000 - 1 AS since FROM {quoted(found.table)}", "min(since)"
     else:
         files = open_files(
             connection, files_of(source.history, folder, f"source {source.name}"), f"source {source.name}"

@@ -34,7 +34,7 @@ from features.loader import SHIPPED
 from features.parquet import HistoryError, Limits, session
 from features.role_history import RoleHistory
 from features.rows import Status
-from features.spec import Catalogue, FeatureView
+from features.spec import Catalogue, FeatureSpec, FeatureView
 
 if TYPE_CHECKING:
     from features.rows import FeatureBatch
@@ -205,15 +205,26 @@ def _asked(role: str, spec: Role, catalogue: Catalogue, names: tuple[str, ...], 
         default = {key: key for key in join_keys}
     else:
         default = {key: role if len(join_keys) == 1 else f"{role}.{key}" for key in join_keys}
-    needed, todo = set[str](), list(names)
-    own = {feature.name: feature for feature in view.features}
-    while todo:
-        name = todo.pop()
-        if name in own and name not in needed:
-            needed.add(name)
-            todo += [] if own[name].expr is None else own[name].expr.names  # type: ignore[union-attr]
+    needed = _read_by(view, names)
     cut = replace(view, features=tuple(feature for feature in view.features if feature.name in needed))
     return Asked(role=role, view=cut, features=names, keys=tuple({**default, **spec.keys}[key] for key in join_keys))
+
+
+def reads_request(view: FeatureView, spec: FeatureSpec) -> bool:
+    """Whether a feature's value depends on what comes with the question."""
+    return bool(_read_by(view, [spec.name]) & view.request.keys())
+
+
+def _read_by(view: FeatureView, names: Sequence[str]) -> set[str]:
+    """The features and request fields that some features are made of, themselves included."""
+    own = {feature.name: feature for feature in view.features}
+    found, todo = set[str](), list(names)
+    while todo:
+        name = todo.pop()
+        program = own[name].expr if name in own else None
+        todo += [] if program is None or name in found else program.names
+        found.add(name)
+    return found
 
 
 def _unknown(message: str, name: str, known: Any) -> str:

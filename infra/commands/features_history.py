@@ -152,7 +152,7 @@ def archive(
             rows.append(
                 {
                     "source": name,
-                    "new_rows": report.rows,
+                    "rows_written": report.rows,
                     "rejected": report.rejected,
                     "missing": report.missing,
                     "history": str(place / GLOB),
@@ -197,6 +197,7 @@ def backfill(
             redis_or_local(redis),
             views=views,
             until_ms=None if until is None else _time_ms(until),
+            now_ms=_time_ms(until) if until else int(datetime.now(UTC).timestamp() * 1000),
             prepare=with_archives,
             folder=folder,
             accept_gap=accept_gap,
