@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all the set-up themselves; see README.md.
-.PHONY: setup jars demo test test-long check bench-rules lock clean
+.PHONY: setup jars demo test test-long check bench-rules bench-features lock clean
 
 PY := .venv/bin/python
 
@@ -27,10 +27,14 @@ test-long: setup  ## the long proofs: kills, Flink against the interpreter; adds
 bench-rules: setup  ## rules against zen, CEL and others, in an environment of their own; adds rows to tests/bench/results.csv
 	@tests/bench/peers/setup rules && .peers/rules/bin/python -m tests.bench.bench_rules
 
+bench-features: setup  ## features against Feast, whose own environment holds its DuckDB store; adds rows to tests/bench/results.csv
+	@tests/bench/peers/setup join && $(PY) -m tests.bench.bench_features_join
+
 lock:             ## write the lock files again (needs uv on PATH or in .tools)
 	@export PATH="$$PATH:$$PWD/.tools/bin"; compile="uv pip compile -q pyproject.toml --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-header"; \
 	$$compile -o requirements.lock && $$compile --extra flink --extra train --extra dev -o requirements-all.lock && \
-	$$compile tests/bench/peers/rules.in -c requirements.lock -o tests/bench/peers/rules.lock
+	$$compile tests/bench/peers/rules.in -c requirements.lock -o tests/bench/peers/rules.lock && \
+	$$compile tests/bench/peers/join.in -c requirements.lock -o tests/bench/peers/join.lock
 
 clean:            ## stop the local stack and remove what the demo and the stack wrote (not the environment, not the jars)
 	@[ ! -x .venv/bin/hailstream ] || .venv/bin/hailstream down --clean
