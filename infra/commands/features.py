@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands import features_history, features_plan, features_rollout
+from infra.commands import features_canary, features_history, features_plan, features_rollout
 from infra.commands.features_plan import SHIPPED, Folder
 from infra.commands.features_shown import format_ms, format_time
 from infra.commands.output import (
@@ -270,5 +270,6 @@ app.command()(features_rollout.switch)
 app.command()(features_rollout.rebuild)
 app.command()(features_rollout.drop)
 app.command()(features_rollout.abort)
+app.command()(features_canary.canary)
 for _verb in (features_history.history, features_history.export, features_history.archive, features_history.backfill):
     app.command()(_verb)
