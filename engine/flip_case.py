@@ -161,7 +161,7 @@ class FlipCase:
         read |= {name for table in strategy.tables.values() for name in table.inputs}
         if goal != SURVIVES:
             read.add(strategy.rank.ties)
-        read -= {role.key for role in strategy.roles} | set(strategy.models)
+        read -= {name for role in strategy.roles for name in role.keys} | set(strategy.models)
         read -= {name for experiment in strategy.experiments for name in (experiment.unit, experiment.region)}
         return [one for one in recorded(self.decision, self.row) if one.name in read]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from engine.model import Model
 from engine.request import Request
 from engine.rules import RuleRunner
 from engine.scorer import Scored, nothing, score
-from engine.strategy import CompiledStrategy, ModelUse
+from engine.strategy import CompiledStrategy, ModelUse, Role
 from engine.wire_values import to_list
 from features.expr import Column, evaluate
 from features.read_plan import ReadPlan
@@ -152,13 +152,11 @@ class LiveInputs:
         keys: dict[str, Sequence[Key]] = {}
         keyless = set()
         for role in roles:
-            if role.per_candidate:
-                keys[role.name] = request.candidates[role.key]
-            elif (key := request.values[role.key]) is not None:
-                keys[role.name] = [key]
-            else:
+            found_keys = keys_of(role, request)
+            if found_keys is None:
                 keyless.add(role.name)
-                keys[role.name] = [_NO_KEY[role.view.entity.keys[0].type]]
+                found_keys = [_no_key(role)] * (request.num_candidates if role.per_candidate else 1)
+            keys[role.name] = found_keys
         found = self.features.read(self.live.plan, keys, request.as_of_ms)
         batches = dict(found) if found is not None else {}
         fresh = found is not None
@@ -197,6 +195,25 @@ class LiveInputs:
         asked = {name: take(columns[name], rows_S, len(alive_K)) for name in model.program.reads} if model else {}
         left_ms = self.budget_ms - (self.clock() - self.started) * 1000.0
         return score(model, asked, len(rows_S), budget_ms=min(use.deadline_ms, left_ms), clock=self.clock)
+
+
+def keys_of(role: Role, request: Request) -> Sequence[Key] | None:
+    """The keys that a role is read by, one or one a candidate; None where a part that the request holds is null."""
+    num_rows = request.num_candidates if role.per_candidate else 1
+    parts: list[Sequence[Any]] = []
+    for name in role.keys:
+        if role.per_candidate and name in request.candidates:
+            parts.append(request.candidates[name])
+        elif (value := request.values[name]) is None:
+            return None
+        else:
+            parts.append([value] * num_rows)
+    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+
+def _no_key(role: Role) -> Key:
+    parts = tuple(_NO_KEY[column.type] for column in role.view.entity.keys)
+    return parts[0] if len(parts) == 1 else parts
 
 
 def add_features(columns: dict[str, Column], live: LiveStrategy, batches: Mapping[str, FeatureBatch]) -> None:

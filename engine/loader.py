@@ -34,7 +34,7 @@ from engine.strategy import (
 )
 from engine.table_loader import TableDraft, read_tables
 from features.expr import Mistakes, SourceText, Type
-from features.spec import Catalogue, FeatureView
+from features.spec import Catalogue, FeatureView, KeyColumn
 from features.yaml_source import MapNode, Node, ScalarNode, decode_yaml, load_yaml, name_hint
 
 MAX_BYTES: Final = 256 << 10  # a YAML reader that keeps places takes a second for every 50 KB of nested flow maps
@@ -176,12 +176,11 @@ class _Reader(Fields):
     ) -> tuple[Role, ...]:
         out = []
         for key, value in self.entries(node):
-            explicit: ScalarNode | None = None
             view_node: Node | None = value
+            key_node: Node | None = None
             if isinstance(value, MapNode):
                 parts = self.map_of(value)
                 view_node, key_node = parts.get("view"), parts.get("key")
-                explicit = key_node if isinstance(key_node, ScalarNode) else None
             view_name = self.text(view_node)
             view = self.catalogue.views.get(view_name)
             if view is None:
@@ -191,7 +190,7 @@ class _Reader(Fields):
                     )
                 self.broken.add(key.text)
                 continue
-            role = self.role(key, view, explicit, request, candidate_fields)
+            role = self.role(key, view, key_node, request, candidate_fields)
             if role is None:
                 self.broken.add(key.text)
                 continue
@@ -204,14 +203,56 @@ class _Reader(Fields):
         self,
         key: ScalarNode,
         view: FeatureView,
-        explicit: ScalarNode | None,
+        key_node: Node | None,
         request: Mapping[str, Type],
         candidate_fields: Mapping[str, Type],
     ) -> Role | None:
-        """Which field holds the key: the one named, else one called as the role, else the entity's join key."""
+        """A view under a role's name, read by the fields that hold its key."""
+        if view.request:
+            text = f"view '{view.name}' has request fields ({', '.join(view.request)}), and a strategy gives it none"
+            self.note(key, "view", text, "write the expression in the strategy, over its own request")
+            return None
         fields = {**{name: Type("string", False) for name in ENVELOPE}, **request, **candidate_fields}
+        explicit = self.key_nodes(key, view, key_node)
+        if explicit is None:
+            return None
+        found = [self.key_field(key, view, c, explicit.get(c.name), fields, candidate_fields) for c in view.entity.keys]
+        keys = tuple(name for name in found if name is not None)
+        if len(keys) < len(found):
+            return None
+        return Role(name=key.text, view=view, keys=keys, per_candidate=any(name in candidate_fields for name in keys))
+
+    def key_nodes(self, key: ScalarNode, view: FeatureView, node: Node | None) -> dict[str, ScalarNode] | None:
+        """`key: field`, or of several columns `key: {column: field, …}`: the fields that are named, by column."""
+        names = view.entity.join_keys
+        if isinstance(node, MapNode):
+            parts = {name.text: (name, value) for name, value in node.items()}
+            for name, (place, _) in parts.items():
+                if name not in names:
+                    text = f"the key of entity '{view.entity.name}' has no column '{name}'"
+                    self.note(place, "key", text, name_hint(name, names))
+                    return None
+            return {name: value for name, (_, value) in parts.items() if isinstance(value, ScalarNode)}
+        if isinstance(node, ScalarNode) and len(names) > 1:
+            text = f"the key of entity '{view.entity.name}' has {len(names)} columns"
+            self.note(node, "key", text, f"write key: {{{', '.join(f'{name}: field' for name in names)}}}")
+            return None
+        return {names[0]: node} if isinstance(node, ScalarNode) else {}
+
+    def key_field(
+        self,
+        key: ScalarNode,
+        view: FeatureView,
+        column: KeyColumn,
+        explicit: ScalarNode | None,
+        fields: Mapping[str, Type],
+        candidate_fields: Mapping[str, Type],
+    ) -> str | None:
+        """Which field holds a column of the key: the one named, else, of a single column, one called as the role, else as
+        the column."""
         place = explicit or key
-        wanted = [explicit.text] if explicit else list(dict.fromkeys((key.text, *view.entity.join_keys)))
+        own = (key.text,) if len(view.entity.keys) == 1 else ()
+        wanted = [explicit.text] if explicit else list(dict.fromkeys((*own, column.name)))
         field = next((name for name in wanted if name in fields), None)
         if field is None:
             if not self.broken & set(wanted):
@@ -225,15 +266,11 @@ class _Reader(Fields):
                 )
             return None
         found = fields[field]
-        per_candidate = field in candidate_fields
-        if len(view.entity.keys) != 1 or found.kind != view.entity.keys[0].source_type:
-            self.note(
-                place,
-                "type",
-                f"the key of entity '{view.entity.name}' is {' and '.join(c.type for c in view.entity.keys)}, but '{field}' is {found}",
-            )
+        if found.kind != column.source_type:
+            text = f"the key of entity '{view.entity.name}' is {column.type}, but '{field}' is {found}"
+            self.note(place, "type", text)
             return None
-        if found.nullable and per_candidate:
+        if found.nullable and field in candidate_fields:
             self.note(
                 place,
                 "type",
@@ -241,7 +278,7 @@ class _Reader(Fields):
                 "declare it without ?",
             )
             return None
-        return Role(name=key.text, view=view, key=field, per_candidate=per_candidate)
+        return field
 
     # ---------- models, rules ----------
 

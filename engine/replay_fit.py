@@ -183,8 +183,8 @@ class _Fitter:
         if not np.array_equal(served.rows_D, np.broadcast_to(wanted, len(served.rows_D))):
             return f"{name} was read by another key"
         then = next((one for one in self.before.roles if one.name == role.name), None) if self.before else None
-        if then is not None and then.key != role.key:
-            return f"{name} was read by the key {then.key}, not {role.key}"
+        if then is not None and then.keys != role.keys:
+            return f"{name} was read by the key {', '.join(then.keys)}, not {', '.join(role.keys)}"
         return None
 
     def feature(self, role: Role, feature: str, served: RoleColumns) -> Column:

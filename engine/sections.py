@@ -59,7 +59,16 @@ FEATURES: Final = MapOf(
     reserved=RESERVED,
     value=Either(
         scalar=Text(doc="A view"),
-        mapping=Keys(entries={"view": Text(doc="A view"), "key": Text(doc="The field that holds its key")}, required=("view",)),
+        mapping=Keys(
+            entries={
+                "view": Text(doc="A view"),
+                "key": Either(
+                    scalar=Text(doc="The field that holds its key"),
+                    mapping=MapOf(value=Text(doc="A field"), doc="Column of the key: field that holds it"),
+                ),
+            },
+            required=("view",),
+        ),
     ),
 )  # fmt: skip
 

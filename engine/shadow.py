@@ -234,10 +234,10 @@ class ServedAgain:
         if decision.decided_by == "fallback":
             return None
         generations = {role.role: role.generation for role in plan.roles}
-        theirs = {(role.view.name, role.key): role.name for role in self._answered.live.compiled.strategy.roles}
+        theirs = {(role.view.name, role.keys): role.name for role in self._answered.live.compiled.strategy.roles}
         out: dict[str, FeatureBatch] = {}
         for role in self._shadow.compiled.strategy.roles:
-            served = decision.features.get(theirs.get((role.view.name, role.key), ""))
+            served = decision.features.get(theirs.get((role.view.name, role.keys), ""))
             if served is None or served.generation != generations[role.name]:
                 return self._source.read(plan, keys, as_of_ms)
             out[role.name] = from_served(served)

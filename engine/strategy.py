@@ -193,11 +193,14 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """A view under a role's name. `key` is the field that holds the entity's key; `per_candidate` says which kind."""
+    """A view under a role's name. `keys` are the fields that hold the entity's key, in the entity's order.
+
+    `per_candidate`: one of them at least is a candidate's; else all are the request's.
+    """
 
     name: str
     view: FeatureView
-    key: str
+    keys: tuple[str, ...]
     per_candidate: bool
 
 

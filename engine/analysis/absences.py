@@ -45,7 +45,7 @@ def absences(world: World) -> Iterator[Absence]:
             when, becomes = "null, or outside of its bounds" if outside else "null", "null"
             values: dict[str, Any] = {name: None}
             for role in strategy.roles:
-                if role.key == name:  # without a key there is nothing to read
+                if name in role.keys:  # without a key there is nothing to read
                     values |= by_role[role.name]
                     becomes += f", and {role.name}.* is missing"
             yield Absence(name=name, kind="field", when=when, becomes=becomes, values=values, stand_ins={})

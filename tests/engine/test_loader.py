@@ -76,8 +76,8 @@ def test_drop_of_null_makes_the_name_known_only_below_and_only_where_it_is_sound
 
 def test_roles_find_their_keys(tmp_path: Path) -> None:
     compiled = compile_text(KITCHEN_SINK, tmp_path, catalogue_registry())
-    keys = {role.name: (role.key, role.per_candidate) for role in compiled.strategy.roles}
-    assert keys == {"driver": ("driver_id", True), "zone": ("zone", False), "to": ("drop_zone", False)}
+    keys = {role.name: (role.keys, role.per_candidate) for role in compiled.strategy.roles}
+    assert keys == {"driver": (("driver_id",), True), "zone": (("zone",), False), "to": (("drop_zone",), False)}
 
 
 def test_file_that_is_not_a_mapping_is_a_mistake(tmp_path: Path) -> None:
