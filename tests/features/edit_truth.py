@@ -48,7 +48,7 @@ def random_events(catalogue: Catalogue, seed: int, num_events: int) -> dict[str,
         {(f.window_ms, f.hop_ms) for v in catalogue.views.values() for f in v.features if f.window_ms and f.hop_ms}
     )
     out = {}
-    for source in catalogue.sources.values():
+    for source in catalogue.streams.values():
         events: list[Event] = []
         for i in range(num_events):
             window_ms, hop_ms = rng.choice(windows)
@@ -191,7 +191,7 @@ def _lost_tiles(before: Applied, i: int, after: Catalogue, truth: Truth) -> None
 def _fed(registry: Registry, events: Mapping[str, list[Event]], store: InMemoryStore | None = None) -> InMemoryStore:
     """All events, each source by its name; of one that was renamed, those of the source that is gone."""
     store = store or InMemoryStore(registry.project)
-    sources = registry.catalogue.sources
+    sources = registry.catalogue.streams
     for source in sources.values():
         orphans = [name for name in events if name not in sources]
         mine = events.get(source.name) or (events[orphans[0]] if orphans else [])
@@ -226,7 +226,7 @@ def _served(registry: Registry, store: InMemoryStore, times_ms: Sequence[int]) -
 def _keys(entity: Entity) -> list[Key]:
     """Of a key of several columns every combination of two values each."""
     columns = [[f"k-{i}" if column.type == "string" else i for i in range(NUM_KEYS)] for column in entity.keys]
-    return columns[0] if len(columns) == 1 else list(product(*(values[:2] for values in columns)))
+    return [*columns[0]] if len(columns) == 1 else [*product(*(values[:2] for values in columns))]
 
 
 def _times(before: Catalogue, after: Catalogue) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ from features.spec import Catalogue
 from tests.features.edit_truth import Applied, differs, truth_of
 from tests.features.mutators import (
     MUTATORS,
-    RICH,
     Files,
     Mutant,
     features_added,
@@ -33,6 +32,7 @@ from tests.features.mutators import (
     random_mutant,
     texts_edited,
 )
+from tests.features.rich_catalogue import RICH
 
 CATALOGUES: dict[str, Files] = {"shipped": dict(load_catalogue(SHIPPED).files), "rich": RICH}
 NUM_EVENTS = 200
