@@ -62,7 +62,7 @@ SMALL = Asked("i != null && i > -100000 && i < 100000", lambda e: e["i"] is not 
 B = Asked("ok", lambda e: e["ok"])
 OK = Asked("ok ?? false", lambda e: e["ok"] is True)
 TENTH = Asked("d != null ? d * 0.1 : null", lambda e: None if e["d"] is None else e["d"] * 0.1)
-RATIO = Asked("d != null ? d / 0.0 : null", lambda e: None if e["d"] is None else math.nan)  # never a finite number
+RATIO = Asked("d != null ? d / (d - d) : null", lambda e: None if e["d"] is None else math.nan)  # never a finite number
 
 
 @dataclass(frozen=True, kw_only=True)
