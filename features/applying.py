@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ def apply_folder(
     feast_dir: Path | None,
     now_ms: int | None,
     now: bool,
-    check: Callable[[Registry | None, Catalogue], None],
+    check: Callable[[Registry | None, Catalogue], str],
 ) -> ApplyReport:
     """`features.registry.apply_catalogue`, which says what it does."""
     catalogue = load_catalogue(folder)
@@ -109,13 +109,14 @@ def apply_folder(
             if dict(catalogue.files) == before.document.next.files:
                 return None
             refuse_staged(before)
-        check(before, catalogue)
+        note = check(before, catalogue)
         after, changes = next_registry(before, catalogue, project, life=new_life(when_ms))
+        step = Step(after=after, kind="apply", changes=changes, note=note)
         if before is None:
-            return Step(after=after, kind="apply", changes=changes)
-        if not now and (step := stage_step(before, catalogue, redis_url, when_ms, actor=actor, reason=reason)):
             return step
-        return None if after.document == before.document else Step(after=after, kind="apply", changes=changes)
+        if not now and (staged := stage_step(before, catalogue, redis_url, when_ms, actor=actor, reason=reason)):
+            return replace(staged, note=note)
+        return None if after.document == before.document else step
 
     before, step, feast_written = change_registry(
         redis_url, project, decide, actor=actor, reason=reason, feast_dir=feast_dir, now_ms=now_ms

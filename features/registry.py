@@ -229,14 +229,15 @@ def apply_catalogue(
     project: str = PROJECT,
     now_ms: int | None = None,
     now: bool = False,
-    check: Callable[[Registry | None, Catalogue], None] = lambda before, catalogue: None,
+    check: Callable[[Registry | None, Catalogue], str] = lambda before, catalogue: "",
 ) -> ApplyReport:
     """Make what the folder declares the applied truth, in one transaction; nothing is written where nothing changed.
 
     Where a stream group that is fed already would get a new generation, the version is staged instead: with `now` it is
     not, and readers see missing until the new generation is fed. `feast_dir`: also write Feast's feature_store.yaml and
     registry file there; that comes first, so that an error in it leaves what is applied untouched. `check` sees what is
-    applied and what is declared before something is written, at every try, and what it raises is raised.
+    applied and what is declared before something is written, at every try: what it raises is raised, what it
+    returns is the history's note.
     Raises: Mistakes for wrong YAML; FeatureError where another version is staged; StoreError when Redis cannot be reached.
     """
     from features.applying import apply_folder

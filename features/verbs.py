@@ -13,7 +13,7 @@ from typing import Any
 
 from features.describe import ViewDescription
 from features.describe import describe as describe_view
-from features.edits import Edit, meaning_of
+from features.edits import BACKFILL, Edit, meaning_of
 from features.estimates import stored_groups
 from features.expr import Mistake, Mistakes
 from features.loader import load_catalogue, read_catalogue
@@ -121,13 +121,17 @@ def plan(
     return plan_changes(before, catalogue, uses=read, broken=broken, stored=stored, keys=keys)
 
 
-def refuse_beyond(allowed: str) -> Callable[[Registry | None, Catalogue], None]:
-    """A check for apply_catalogue that raises Refused for edits more severe than a class."""
+def refuse_beyond(allowed: str) -> Callable[[Registry | None, Catalogue], str]:
+    """A check for apply_catalogue that raises Refused for edits more severe than a class, and notes those that are breaking
+    or worse and were allowed."""
 
-    def check(before: Registry | None, catalogue: Catalogue) -> None:
-        edits = plan_changes(before, catalogue).beyond(allowed)
+    def check(before: Registry | None, catalogue: Catalogue) -> str:
+        found = plan_changes(before, catalogue)
+        edits = found.beyond(allowed)
         if edits:
             raise Refused(edits, allowed)
+        severe = dict.fromkeys(f"{edit.feature or edit.view or 'all'}: {edit.what}" for edit in found.beyond(BACKFILL))
+        return f"allowed {allowed}: {'; '.join(severe)}" if severe else ""
 
     return check
 

@@ -128,6 +128,10 @@ def test_apply_refuses_what_was_not_allowed_and_writes_nothing(features: Feature
     assert again.exit_code == 0 and "nothing to do: all of it is applied" in again.output
     first, second = of(features("log", "--json"))
     assert (first["actor"], second["actor"], second["reason"], second["version"]) == ("ann", "bob", "because", 2)
+    assert first["note"] == "" and second["note"].startswith("allowed destructive: ")
+    assert (
+        "accept_rate_24h: default 0.8 → 0.7" in second["note"] and "driver_state: view driver_state" in second["note"]
+    )
     assert "bob" in features("log", "--limit", "1").output and "ann" not in features("log", "--limit", "1").output
 
 
