@@ -12,17 +12,33 @@ added from a window's oldest tile to its newest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.aggregate import decay_weights
 from features.expr.fused_machine import Machine
+from features.merge import WindowRead
+from features.packing import NUM_FIXED_CELLS, record_cells
+from features.spec import TileGroup
+from features.window import window_tiles
 
 ENTRY: Final = "merge_tiles"
 ADD_INT, ADD_DOUBLE, MIN_INT, MAX_INT, MIN_DOUBLE, MAX_DOUBLE, DECAY_INT, DECAY_DOUBLE = range(8)
 HEAD, WINDOW_WIDTH, OPERATION_WIDTH = 2, 4, 5
 NO_TILE: Final = -(2**63)
+_FUNCTIONS: Final[dict[tuple[np.ufunc, bool], int]] = {
+    (np.add, False): ADD_INT,
+    (np.add, True): ADD_DOUBLE,
+    (np.minimum, False): MIN_INT,
+    (np.maximum, False): MAX_INT,
+    (np.minimum, True): MIN_DOUBLE,
+    (np.maximum, True): MAX_DOUBLE,
+}
+
+Operation = tuple[int, int, int, int | float, int]  # function, cell, row, identity, first weight
 
 # Bytes objects of CPython 3.11: length at 16, contents at 32, which NumPy's allocator and Python's keep 8-aligned.
 TEXT: Final = """\
@@ -147,7 +163,7 @@ class TileMachine:
 def plan_array(
     record_cells: int,
     windows: Sequence[tuple[int, int]],
-    operations: Sequence[Sequence[tuple[int, int, int, int | float, int]]],
+    operations: Sequence[Sequence[Operation]],
 ) -> NDArray[np.int64]:
     """(…,) int64 from windows (first, last tile) and for each of them its operations (function, cell, row, identity,
     first weight)."""
@@ -166,18 +182,64 @@ def _bits(identity: int | float) -> int:
     return int(np.float64(identity).view(np.int64)) if isinstance(identity, float) else identity
 
 
-def function_of(function: str, is_double: bool) -> int:
-    """The operation of a partial's function."""
-    known: dict[tuple[str, bool], int] = {
-        ("count", False): ADD_INT,
-        ("sum", False): ADD_INT,
-        ("sum", True): ADD_DOUBLE,
-        ("min", False): MIN_INT,
-        ("max", False): MAX_INT,
-        ("min", True): MIN_DOUBLE,
-        ("max", True): MAX_DOUBLE,
-    }
-    return known[function, is_double]
+@dataclass(frozen=True)
+class MergePlan:
+    """What is merged of one group. `rows[w]`: of window w, per slot its row among the merged ones and whether it holds
+    doubles. `weights` (…,): those of all decayed sums, one after the other."""
+
+    group: TileGroup
+    windows_ms: tuple[int, ...]
+    rows: tuple[Mapping[int, tuple[int, bool]], ...]
+    num_rows: int
+    template: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def at(self, as_of_ms: int) -> NDArray[np.int64]:
+        """The plan's array for one asking time."""
+        plan = self.template.copy()
+        for w, window_ms in enumerate(self.windows_ms):
+            start = HEAD + WINDOW_WIDTH * w
+            plan[start : start + 2] = window_tiles(as_of_ms, window_ms, self.group.hop_ms)
+        return plan
+
+
+def compile_merge(group: TileGroup, windows: Sequence[WindowRead]) -> MergePlan | None:
+    """None for buckets, which NumPy merges."""
+    rows: list[dict[int, tuple[int, bool]]] = []
+    operations: list[list[Operation]] = []
+    weights: list[float] = []
+    num = 0
+    for window in windows:
+        if window.quantiles:
+            return None
+        steps, slots = _operations(group, window, num, weights)
+        num += len(steps)
+        rows.append(slots)
+        operations.append(steps)
+    template = plan_array(record_cells(group), [(0, 0)] * len(windows), operations)
+    windows_ms = tuple(window.window_ms for window in windows)
+    return MergePlan(group, windows_ms, tuple(rows), num, template, np.array(weights or [1.0]))
+
+
+def _operations(
+    group: TileGroup, window: WindowRead, row: int, weights: list[float]
+) -> tuple[list[Operation], dict[int, tuple[int, bool]]]:
+    """The operations of a window, which fill the rows from `row` on; `weights` grows by those of its decayed sums."""
+    steps: list[Operation] = []
+    slots: dict[int, tuple[int, bool]] = {}
+    for reduction in window.reductions:
+        function = _FUNCTIONS[reduction.ufunc, reduction.is_double]
+        identity = float(reduction.identity) if reduction.is_double else int(reduction.identity)
+        for place, cell in zip(reduction.places, reduction.cells.tolist(), strict=True):
+            slots[place] = row + len(steps), reduction.is_double
+            steps.append((function, cell, row + len(steps), identity, 0))
+    for slot, place, spec in window.decayed:
+        is_double = group.partials[place].type == "double"
+        slots[slot] = row + len(steps), True
+        function = DECAY_DOUBLE if is_double else DECAY_INT
+        steps.append((function, NUM_FIXED_CELLS + place, row + len(steps), 0, len(weights)))
+        weights += decay_weights(spec)
+    return steps, slots
 
 
 def compiled() -> TileMachine:

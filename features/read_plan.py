@@ -16,20 +16,28 @@ from numpy.typing import NDArray
 
 from features.expr import Column, evaluate
 from features.merge import WindowRead, compile_window, finish, reduce_window
+from features.merge_machine import NO_TILE, MergePlan, TileMachine, compile_merge
 from features.packing import GroupKeys, KeyEncoder, unpack_last, unpack_tiles
+from features.row_packing import NO_ROW_MS, unpack_rows
 from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
-from features.spec import FeatureSpec, FeatureView, Key, LastGroup, TileGroup
+from features.spec import FeatureSpec, FeatureView, Key, LastGroup, RowGroup, TileGroup
 from features.window import window_tiles
 
 if TYPE_CHECKING:
     from features.registry import Registry
 
 
+Requests = Mapping[str, Mapping[str, Column]]  # by role and name of a request field
+
+
 @dataclass(frozen=True)
 class TileRead:
+    """`merge` is the same for the compiled form, None where that form does not do it."""
+
     group: TileGroup
     names: GroupKeys
     windows: tuple[WindowRead, ...]
+    merge: MergePlan | None
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,15 @@ class LastRead:
 
 
 @dataclass(frozen=True)
+class RowRead:
+    """`features`: (place in the view, spec, place of its column in the rows)."""
+
+    group: RowGroup
+    names: GroupKeys
+    features: tuple[tuple[int, FeatureSpec, int], ...]
+
+
+@dataclass(frozen=True)
 class RolePlan:
     """One role's view. `derived` holds the places of its expressions, each behind what it reads; `places` all by name."""
 
@@ -49,7 +66,7 @@ class RolePlan:
     view: FeatureView
     generation: int
     encoder: KeyEncoder
-    reads: tuple[TileRead | LastRead, ...]
+    reads: tuple[TileRead | LastRead | RowRead, ...]
     derived: tuple[int, ...]
     places: Mapping[str, int]
 
@@ -81,9 +98,19 @@ class ReadPlan:
         return names
 
     def assemble(
-        self, values: Sequence[bytes | None], keys: Mapping[str, Sequence[Key]], as_of_ms: int
+        self,
+        values: Sequence[bytes | None],
+        keys: Mapping[str, Sequence[Key]],
+        as_of_ms: int,
+        machine: TileMachine | None = None,
+        *,
+        request: Requests | None = None,
     ) -> dict[str, FeatureBatch]:
-        """The answers to `store_keys`, in its order, as one batch per role."""
+        """The answers to `store_keys`, in its order, as one batch per role. With `machine` tiles are merged by it, to the
+        same bits. `request`: by role and name the request fields of its view, a column of as many rows as keys, or of one.
+
+        Raises: ValueError naming request fields that are not there.
+        """
         at = len(self.heartbeats)
         beats = {
             name: None if value is None else int(value)
@@ -92,13 +119,16 @@ class ReadPlan:
         out: dict[str, FeatureBatch] = {}
         for role in self.roles:
             num_rows = len(keys[role.role])
-            assembly = _Assembly(role, num_rows, as_of_ms)
+            asked = _asked(role, request)
+            assembly = _Assembly(role, num_rows, as_of_ms, machine, asked)
             for read in role.reads:
                 part, at = values[at : at + num_rows], at + num_rows
                 if isinstance(read, TileRead):
                     assembly.tiles(read, part, beats[read.names.heartbeat])
-                else:
+                elif isinstance(read, LastRead):
                     assembly.last(read, part, beats[read.names.heartbeat])
+                else:
+                    assembly.rows(read, part)
             through = [beats[read.names.heartbeat] for read in role.reads]
             known = [beat for beat in through if beat is not None]
             out[role.role] = assembly.batch(min(known) if known and len(known) == len(through) else None)
@@ -122,7 +152,10 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         raise KeyError(f"role {role!r}: view {view_name!r} is not applied; applied are {sorted(catalogue.views)}")
     tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec]]]]] = {}
     lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
+    columns: list[tuple[int, FeatureSpec, int]] = []
     for place, spec in enumerate(view.features):
+        if spec.column is not None:
+            columns.append((place, spec, catalogue.row_group_of(view).index_of(spec)))
         if spec.aggregate is None:
             continue
         group = catalogue.group_for(view, spec)
@@ -133,18 +166,17 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         else:
             lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec)))
 
-    def names(group: TileGroup | LastGroup) -> GroupKeys:
+    def names(group: TileGroup | LastGroup | RowGroup) -> GroupKeys:
         return GroupKeys(registry.project, group.name, registry.generation_of(group.name))
 
-    reads: list[TileRead | LastRead] = [
-        TileRead(
-            group,
-            names(group),
-            tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items()),
-        )
-        for group, windows in tiles.values()
-    ]
+    reads: list[TileRead | LastRead | RowRead] = []
+    for group, windows in tiles.values():
+        compiled = tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items())
+        reads.append(TileRead(group, names(group), compiled, compile_merge(group, compiled)))
     reads += [LastRead(group, names(group), tuple(features)) for group, features in lasts.values()]
+    if columns:
+        rows = catalogue.row_group_of(view)
+        reads.append(RowRead(rows, names(rows), tuple(columns)))
     return RolePlan(
         role,
         view,
@@ -174,11 +206,28 @@ def evaluation_order(view: FeatureView) -> tuple[int, ...]:
     return tuple(order)
 
 
+def _asked(role: RolePlan, request: Requests | None) -> Mapping[str, Column]:
+    """The request fields of a role's view."""
+    given = {} if request is None else request.get(role.role, {})
+    missing = sorted(set(role.view.request) - set(given))
+    if missing:
+        raise ValueError(f"role {role.role!r}: view {role.view.name} needs the request fields {', '.join(missing)}")
+    return given
+
+
 class _Assembly:
     """One role's columns while they are filled. R rows, F features."""
 
-    def __init__(self, plan: RolePlan, num_rows: int, as_of_ms: int) -> None:
-        self.plan, self.num_rows, self.as_of_ms = plan, num_rows, as_of_ms
+    def __init__(
+        self,
+        plan: RolePlan,
+        num_rows: int,
+        as_of_ms: int,
+        machine: TileMachine | None,
+        request: Mapping[str, Column],
+    ) -> None:
+        self.request = request
+        self.plan, self.num_rows, self.as_of_ms, self.machine = plan, num_rows, as_of_ms, machine
         self.specs = plan.view.features
         self.everywhere, self.nowhere = np.ones(num_rows, dtype=bool), np.zeros(num_rows, dtype=bool)
         self.cells_FR = np.zeros((len(self.specs), num_rows), dtype="<i8")
@@ -192,19 +241,11 @@ class _Assembly:
         """Windowed features. The age of all of them is that of the heartbeat."""
         age_ms = UNKNOWN_AGE_MS if beat_ms is None else max(self.as_of_ms - beat_ms, 0)
         stale = age_ms > self.plan.view.max_age_ms
-        lists = [value or b"" for value in values]
-        cells = unpack_tiles(read.group, b"".join(lists))
-        width_bytes = cells.shape[1] * cells.itemsize
-        num_tiles = np.fromiter((len(one) // width_bytes for one in lists), dtype=np.int64, count=len(lists))
-        rows = np.repeat(np.arange(self.num_rows), num_tiles)
-        newest = np.full(self.num_rows, np.iinfo(np.int64).min)
-        heads = cells[(np.cumsum(num_tiles) - num_tiles)[num_tiles > 0], 0]  # lists are newest first
-        newest[num_tiles > 0] = heads // read.group.rows_per_tile
-        for window in read.windows:
-            first, last = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
+        newest, merged_windows = self._merge(read, values)
+        for window, merged in zip(read.windows, merged_windows, strict=True):
+            first, _ = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
             # Asked about a time whose tiles have made room for newer ones: what was there is not known any more.
             gone = newest > first + read.group.retain_tiles - 1
-            merged = reduce_window(cells, rows, self.num_rows, first, last, window)
             for place, spec, partials in window.features:
                 column, known = finish(spec, [merged[p] for p in partials], read.group, partials)
                 self.ages_ms[:, place] = age_ms
@@ -223,6 +264,32 @@ class _Assembly:
                 else:
                     self._put(place, column, known, np.where(known, Status.PRESENT, Status.NULL))
 
+    def _merge(
+        self, read: TileRead, values: Sequence[bytes | None]
+    ) -> tuple[NDArray[np.int64], list[Mapping[int, NDArray[Any]]]]:
+        """(R,) newest tile of each key, NO_TILE for none; per window the merged partials, (R,) each."""
+        plan = read.merge
+        if self.machine is not None and plan is not None:
+            cells, newest = self.machine.merge(values, plan.at(self.as_of_ms), plan.weights, plan.num_rows)
+            doubles = cells.view("<f8")
+            return newest, [
+                {p: doubles[row] if is_double else cells[row] for p, (row, is_double) in rows.items()}
+                for rows in plan.rows
+            ]
+        lists = [value or b"" for value in values]
+        cells = unpack_tiles(read.group, b"".join(lists))
+        width_bytes = cells.shape[1] * cells.itemsize
+        num_tiles = np.fromiter((len(one) // width_bytes for one in lists), dtype=np.int64, count=len(lists))
+        rows = np.repeat(np.arange(self.num_rows), num_tiles)
+        newest = np.full(self.num_rows, NO_TILE)
+        heads = cells[(np.cumsum(num_tiles) - num_tiles)[num_tiles > 0], 0]  # lists are newest first
+        newest[num_tiles > 0] = heads // read.group.rows_per_tile
+        merged: list[Mapping[int, NDArray[Any]]] = []
+        for window in read.windows:
+            first, last = window_tiles(self.as_of_ms, window.window_ms, read.group.hop_ms)
+            merged.append(reduce_window(cells, rows, self.num_rows, first, last, window))
+        return newest, merged
+
     def last(self, read: LastRead, values: Sequence[bytes | None], beat_ms: int | None) -> None:
         """Last values: each has an age of its own. One that was never seen is missing, also of a live view."""
         stored = [None if value is None else unpack_last(read.group, value) for value in values]
@@ -238,6 +305,18 @@ class _Assembly:
                 self.ages_ms[row, place] = age_ms
                 statuses[row] = Status.STALE if age_ms > self.plan.view.max_age_ms else Status.PRESENT
             self._put(place, column, statuses == Status.PRESENT, statuses)
+
+    def rows(self, read: RowRead, values: Sequence[bytes | None]) -> None:
+        """Columns of rows: all of a row have its age. A key without a row is missing."""
+        columns, valid_FR, event_ms = unpack_rows(read.group, values)
+        there = event_ms != NO_ROW_MS
+        age_ms = np.where(there, np.maximum(self.as_of_ms - event_ms, 0), UNKNOWN_AGE_MS)
+        stale = there & (age_ms > self.plan.view.max_age_ms)
+        for place, _, field in read.features:
+            known = valid_FR[field] & ~stale
+            reason = np.where(stale, Status.STALE, np.where(there, Status.NULL, Status.MISSING))
+            self.ages_ms[:, place] = age_ms
+            self._put(place, columns[field], known, np.where(known, Status.PRESENT, reason))
 
     def batch(self, applied_through_ms: int | None) -> FeatureBatch:
         for place in self.plan.derived:
@@ -261,8 +340,11 @@ class _Assembly:
         spec = self.specs[place]
         assert spec.expr is not None
         names = sorted(spec.expr.names)
-        inputs = [self.plan.places[name] for name in names]
-        result = evaluate(spec.expr, {name: Column(self.columns[name], self.valid[name]) for name in names})
+        inputs = [self.plan.places[name] for name in names if name in self.plan.places]
+        own = {self.specs[i].name for i in inputs}
+        given = {name: Column(self.columns[name], self.valid[name]) for name in own}
+        given |= {name: self.request[name] for name in names if name not in own}
+        result = evaluate(spec.expr, given, num_rows=self.num_rows)
         values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
         known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
         if spec.type == "double":

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from features import freshness
+from features.merge_machine import TileMachine
 from features.packing import GroupKeys
-from features.read_plan import ReadPlan, compile_read_plan
+from features.read_plan import ReadPlan, Requests, compile_read_plan
 from features.redis_client import address_of, connect, read_document, read_history, store_errors, swap_document
 from features.redis_writes import TileWriter, expiry_ms
 from features.rows import FeatureBatch
@@ -42,9 +43,12 @@ class FeatureReader:
         self._address = address_of(redis_url)
         self._project = project
         self._client = connect(redis_url, timeout_s)
+        self.machine: TileMachine | None = None  # merges tiles in place of NumPy once it is there
 
-    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]:
-        """Features by role; rows in the order of that role's keys.
+    def read(
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int, *, request: Requests | None = None
+    ) -> dict[str, FeatureBatch]:
+        """Features by role; rows in the order of that role's keys. `request` as in ReadPlan.assemble.
 
         Raises: KeyError for a role without keys; TypeError for a key of the wrong type; StoreError naming the address
         when Redis cannot be reached within the timeout.
@@ -52,7 +56,7 @@ class FeatureReader:
         names = plan.store_keys(self._project, keys)
         with store_errors(self._address):
             values: list[bytes | None] = self._client.mget(names)  # type: ignore[assignment]
-        return plan.assemble(values, keys, as_of_ms)
+        return plan.assemble(values, keys, as_of_ms, self.machine, request=request)
 
     def ping(self) -> None:
         """Raises: StoreError when Redis cannot be reached."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from features.coalesce import coalesce_last, wins
 from features.packing import ABSENT_CELL, GroupKeys, KeyEncoder, pack_last_cell, pack_tiles, pack_value, unpack_last
-from features.read_plan import ReadPlan
+from features.read_plan import ReadPlan, Requests
 from features.row_packing import order_of_row, pack_rows
 from features.rows import FeatureBatch
 from features.spec import PROJECT, Key, LastGroup, RowGroup, TileGroup
@@ -178,8 +178,11 @@ class InMemoryStore:
             self._beat(names, applied_through_ms)
         return status
 
-    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch]:
-        return plan.assemble([self._get(name) for name in plan.store_keys(self._project, keys)], keys, as_of_ms)
+    def read(
+        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int, *, request: Requests | None = None
+    ) -> dict[str, FeatureBatch]:
+        values = [self._get(name) for name in plan.store_keys(self._project, keys)]
+        return plan.assemble(values, keys, as_of_ms, request=request)
 
     def used(self, group: TileGroup | LastGroup, generation: int) -> int:
         """Records counted in a group's tiles."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Sequence
 
@@ -9,6 +10,11 @@ import numpy as np
 import pytest
 
 from features import merge_machine as mm
+from features.merge import WindowRead, compile_window, reduce_window
+from features.spec import TileGroup
+from features.window import window_tiles
+from tests.features.aggregate_cases import KEYS, random_stream
+from tests.features.test_merge import by_group_and_window, columns, states
 
 INT_MAX, INT_MIN = 2**63 - 1, -(2**63)
 FUNCTIONS = {
@@ -86,6 +92,39 @@ def test_every_function_over_every_window_is_bit_for_bit_the_plain_loops(machine
                 row = cells[w * len(CELLS) + at]
                 found = row.view("<f8")[key] if FUNCTIONS[function][1] else row[key]
                 assert found == slow(known, first, last, function, 2 + at), (key, w, function)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_compiled_merge_of_random_streams_is_numpys_bit_for_bit(machine: mm.TileMachine, seed: int) -> None:
+    rng = random.Random(seed)
+    events = random_stream(rng, 150)
+    compared = 0
+    for group, windows in windows_by_group().values():
+        plan = mm.compile_merge(group, windows)
+        assert (plan is None) == (group.buckets is not None), group.name
+        if plan is None:
+            continue
+        cells, keys = columns(group, states(group, events))
+        values = [cells[keys == k].tobytes() or None for k in range(len(KEYS))]
+        for as_of_ms in (0, 59_999, -60_000, *(rng.choice(events)["event_time_ms"] for _ in range(4))):
+            merged, _ = machine.merge(values, plan.at(as_of_ms), plan.weights, plan.num_rows)
+            for window, rows in zip(windows, plan.rows, strict=True):
+                wanted = reduce_window(
+                    cells, keys, len(KEYS), *window_tiles(as_of_ms, window.window_ms, group.hop_ms), window
+                )
+                assert rows.keys() == wanted.keys()
+                for slot, (row, is_double) in rows.items():
+                    got = merged[row].view("<f8") if is_double else merged[row]
+                    assert np.array_equal(got, wanted[slot], equal_nan=is_double), (group.name, as_of_ms, slot)
+                    compared += 1
+    assert compared > 100
+
+
+def windows_by_group() -> dict[str, tuple[TileGroup, list[WindowRead]]]:
+    out: dict[str, tuple[TileGroup, list[WindowRead]]] = {}
+    for (name, window_ms), (group, specs) in by_group_and_window().items():
+        out.setdefault(name, (group, []))[1].append(compile_window(group, window_ms, list(enumerate(specs))))
+    return out
 
 
 def test_a_decayed_sum_weighs_each_tile_by_its_age(machine: mm.TileMachine) -> None:
