@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 RUNNING_S = 120.0
 POLL_S = 0.5
+ENGINES_S = 10.0  # within these every engine reads the new version: it asks every second, and compiles what has changed
 MODULE = "pipelines.jobs.features"
 Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
 Actor = Annotated[
@@ -111,6 +112,8 @@ def rollout(
         served = switch_to_staged(url, actor=who, reason=reason, without_backfill=without_backfill, feast_dir=feast_dir)
         _say(json, f"version {served.version} is served")
         stopped = [old for old in before if old.job_id != job.job_id]
+        if stopped:  # what an engine still reads must not stand still under it
+            time.sleep(ENGINES_S)
         for old in stopped:
             _stop(rest, old)
     _done(
