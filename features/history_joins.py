@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from features.expr import Program, to_sql
 from features.merge import WindowRead, finish, reduce_window
 from features.packing import NUM_FIXED_CELLS, partial_cells
-from features.parquet import EventTables, keys_hold, quoted
+from features.parquet import EventTables, fetch_dict, keys_hold, quoted
 from features.rows import empty_column
 from features.spec import LastField, LastGroup, TileGroup
 from features.tile_sql import TileSql
@@ -72,7 +72,7 @@ def window_columns(
 
 
 def _cells_query(group: TileGroup, events: EventTables, tiles: str, span: int, disorder_ms: int) -> str:
-    """(ask, row relative to the ask's own tile, n, partials), asks rising, newest rows first.
+    """(ask, row relative to the ask's own tile, n, partials), in no order.
 
     A tile that ended `disorder_ms` before t has all its used events: later ones would be late.
     """
@@ -95,38 +95,33 @@ def _cells_query(group: TileGroup, events: EventTables, tiles: str, span: int, d
         SELECT w.ask, {relative} AS rel, {_aggregates(group)}
         FROM {wanted(0, min(oldest_fresh, span))} JOIN ({_rows(group, events)}) e ON {same} AND {number} = w.now - w.back
         WHERE NOT ({settled}) AND e.ingest_ms < w.t
-        GROUP BY w.ask, w.now, e.tile
-        ORDER BY ask, rel DESC"""
+        GROUP BY w.ask, w.now, e.tile"""
 
 
 def _parts(
     connection: DuckDBPyConnection, group: TileGroup, query: str, num_rows: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64], NDArray[np.int64]]]:
-    """(first ask, ask behind the last, their cells, of which ask each is, from 0), until all asks are through."""
+    """(first ask, ask behind the last, their cells, newest first, of which ask each is, from 0), until all asks are
+    through. The whole may be larger than memory, so DuckDB keeps it, and each part is about BATCH_CELLS large."""
+    connection.execute(f"CREATE OR REPLACE TABLE cells AS {query}")
     width = NUM_FIXED_CELLS + len(group.partials)
-    first, held = 0, [np.empty(0, dtype=np.int64)] * 2
-    cells = np.empty((0, width), dtype="<i8")
-    asks = held[0]
-    for batch in connection.sql(query).to_arrow_reader(max(BATCH_CELLS // width, 1)):
-        asks = np.concatenate([asks, batch.column(0).to_numpy()])
-        cells = np.concatenate([cells, _cells(group, batch)])
-        if not len(asks):
-            continue
-        cut = int(np.searchsorted(asks, asks[-1]))  # the last ask may go on in the next batch
-        if cut:
-            last = int(asks[-1])
-            yield first, last, cells[:cut], asks[:cut] - first
-            first, asks, cells = last, asks[cut:], cells[cut:]
-    if first < num_rows:
-        yield first, num_rows, cells, asks - first
+    total = int(fetch_dict(connection, "SELECT count(*) AS n FROM cells")["n"])
+    step = max(BATCH_CELLS * num_rows // max(width * total, 1), 1)
+    for first in range(0, num_rows, step):
+        last = min(first + step, num_rows)
+        part = connection.sql(
+            f"SELECT * FROM cells WHERE ask >= {first} AND ask < {last} ORDER BY ask, rel DESC"
+        ).to_arrow_table()
+        yield first, last, _cells(group, part), part.column("ask").to_numpy() - first
+    connection.execute("DROP TABLE cells")
 
 
-def _cells(group: TileGroup, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    cells = np.empty((batch.num_rows, NUM_FIXED_CELLS + len(group.partials)), dtype="<i8")
+def _cells(group: TileGroup, part: pa.Table) -> NDArray[np.int64]:
+    cells = np.empty((part.num_rows, NUM_FIXED_CELLS + len(group.partials)), dtype="<i8")
     for place in range(NUM_FIXED_CELLS):
-        cells[:, place] = batch.column(1 + place).to_numpy()
+        cells[:, place] = part.column(1 + place).to_numpy()
     for place, partial in enumerate(group.partials, start=NUM_FIXED_CELLS):
-        column = partial_cells(partial, batch.column(1 + place).to_numpy(zero_copy_only=False))
+        column = partial_cells(partial, part.column(1 + place).to_numpy())
         cells[:, place] = column.view("<i8") if partial.type == "double" else column
     return cells
 
