@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from features.expr import Column
 from features.registry import Registry, load_registry
-from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status
-from features.spec import PROJECT, Entity, Key, KeyColumn
+from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.spec import PROJECT, Entity, FeatureView, Key, KeyColumn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +45,29 @@ def get(
     keys: Sequence[str],
     *,
     as_of: int | str = "applied",
+    request: Mapping[str, str] | None = None,
     project: str = PROJECT,
 ) -> list[KeyFeatures]:
     """Values, statuses and ages of some keys, as the engine would be served them.
 
     `as_of`: epoch milliseconds; "wall", now; or "applied", the time through which the view's events have been applied,
-    which is what to ask on replayed data. An entity's name stands for its view where it has only one.
-    Raises: KeyError for an unknown view; ValueError for a key that is not of the entity's type or an `as_of` that is
-    none of these; StoreError.
+    which is what to ask on replayed data. An entity's name stands for its view where it has only one. `request`: the view's
+    request fields, as they are typed.
+    Raises: KeyError for an unknown view; ValueError for a key or request field that is not of its type or not there, or an
+    `as_of` that is none of these; StoreError.
     """
     from features.redis_store import FeatureReader, compile_read_plan
 
     registry = load_registry(redis_url, project)
     name = resolve_view(registry, view)
-    entity = registry.catalogue.views[name].entity
-    typed = [parse_key(entity, key) for key in keys]
+    declared = registry.catalogue.views[name]
+    typed = [parse_key(declared.entity, key) for key in keys]
+    asked = {name: parse_request(declared, request or {})}
     plan = compile_read_plan(registry, {name: name})
     reader = FeatureReader(redis_url, project)
     try:
-        as_of_ms = _as_of_ms(as_of, lambda: reader.read(plan, {name: []}, 0)[name].applied_through_ms)
-        batch = reader.read(plan, {name: typed}, as_of_ms)[name]
+        as_of_ms = _as_of_ms(as_of, lambda: reader.read(plan, {name: []}, 0, request=asked)[name].applied_through_ms)
+        batch = reader.read(plan, {name: typed}, as_of_ms, request=asked)[name]
     finally:
         reader.close()
     return [_key_features(registry, batch, row, key, as_of_ms) for row, key in enumerate(typed)]
@@ -108,6 +114,39 @@ def parse_key(entity: Entity, text: str) -> Key:
         raise ValueError(f"{text!r} is no key of entity {entity.name}: write {written}, or the values in this order")
     values = tuple(_typed(column, part) for column, part in zip(entity.keys, parts, strict=True))
     return values[0] if len(values) == 1 else values
+
+
+def parse_request(view: FeatureView, given: Mapping[str, str]) -> dict[str, Column]:
+    """A view's request fields as columns of one row; one that may be null need not be given.
+
+    Raises: ValueError naming the fields that are missing, unknown or of another type.
+    """
+    unknown = sorted(set(given) - set(view.request))
+    missing = sorted(name for name, kind in view.request.items() if name not in given and not kind.endswith("?"))
+    if unknown or missing:
+        fields = ", ".join(f"{name}: {kind}" for name, kind in view.request.items()) or "none"
+        wrong = f"unknown are {', '.join(unknown)}" if unknown else f"missing are {', '.join(missing)}"
+        raise ValueError(f"view {view.name} takes the request fields {fields}; {wrong}")
+    out: dict[str, Column] = {}
+    for name, kind in view.request.items():
+        column = empty_column(kind.removesuffix("?"), 1)
+        if name in given:
+            column[0] = _request_value(name, kind.removesuffix("?"), given[name])
+        out[name] = Column(column, np.array([name in given]))
+    return out
+
+
+def _request_value(name: str, kind: str, text: str) -> Any:
+    readers: dict[str, Callable[[str], Any]] = {
+        "int": int,
+        "double": float,
+        "bool": {"true": True, "false": False}.__getitem__,
+        "string": str,
+    }
+    try:
+        return readers[kind](text)
+    except (ValueError, KeyError):
+        raise ValueError(f"request field {name} is {kind}, {text!r} is not") from None
 
 
 def _typed(column: KeyColumn, text: str) -> str | int:

@@ -126,6 +126,10 @@ def get(
     as_of: Annotated[
         str, typer.Option(help="Epoch milliseconds; `wall`, now; `applied`, the time through which events are applied.")
     ] = "applied",
+    request: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A request field of the view, such as hour=7; repeat it."),
+    ] = None,
     redis: RedisUrl = None,
     json: Json = False,
 ) -> None:
@@ -139,7 +143,11 @@ def get(
         wanted = [view] if view in views else [v.name for v in views.values() if v.entity.name == view]
         if not wanted:
             fail(f"error: no view or entity {view!r}; views are {sorted(views)}")
-        found = [answer for name in wanted for answer in read_features(url, name, keys, as_of=as_of)]
+        asked = dict(text.partition("=")[::2] for text in request or [])
+        only = {
+            name: {f: v for f, v in asked.items() if len(wanted) == 1 or f in views[name].request} for name in wanted
+        }
+        found = [a for name in wanted for a in read_features(url, name, keys, as_of=as_of, request=only[name])]
     if json:
         print_json([asdict(answer) for answer in found])
         return

@@ -53,7 +53,8 @@ def random_events(catalogue: Catalogue, seed: int, num_events: int) -> dict[str,
         for i in range(num_events):
             window_ms, hop_ms = rng.choice(windows)
             spread_ms = (15 * MINUTE_MS, 5 * HOUR_MS, 30 * HOUR_MS, 2 * hop_ms)[i % 4]
-            at_ms = END_MS - rng.randrange(spread_ms) - (window_ms if i % 4 == 3 else 0)
+            edge_ms = window_ms - rng.choice([0, 80 * MINUTE_MS])  # as seen from END_MS, and from the time after it
+            at_ms = END_MS - rng.randrange(spread_ms) - (max(edge_ms, 0) if i % 4 == 3 else 0)
             if rng.random() < 0.2:
                 at_ms = at_ms // MINUTE_MS * MINUTE_MS - rng.randrange(2)
             if events and rng.random() < 0.3:

@@ -44,6 +44,7 @@ CAUTIOUS = {
     r"from another topic": "nobody can see whether another topic has the same records",
     r"with another join key": "who asks through Feast names the key",
     r"with a smaller int": "a key that does not fit into it belongs to nobody from then on",
+    r":(max|min)_\w+ (hop|window) ": "an extreme is seldom at the edge of a window: other events would show it",
     r"event_id ": "it decides among events of one time only",
     r"future (0s|1m)": "a bound that shortens what is kept loses tiles that this data does not have",
 }  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,3 +128,21 @@ def test_a_key_of_several_columns_is_typed_in_order_or_by_name() -> None:
         verbs.parse_key(entity, "3000000000,express")
     with pytest.raises(ValueError, match="zone is an int32, 'x' is not"):
         verbs.parse_key(entity, "x,express")
+
+
+def test_request_fields_are_typed_and_told(redis_url: str, project: str, tmp_path: Path) -> None:
+    folder, mine = tmp_path / "definitions", f"{project}-asked"
+    shutil.copytree(SHIPPED, folder)
+    text = "view: asked\nentity: driver\nrequest: {hour: int, where: 'string?'}\nfeatures:\n  night: {expr: \"hour < 6\"}\n"
+    (folder / "views" / "asked.yaml").write_text(text)
+    apply_catalogue(folder, redis_url, actor="test", reason="test", project=mine)
+    for hour, night in (("3", True), ("7", False)):
+        one, other = verbs.get(redis_url, "asked", ["d-1", "d-2"], request={"hour": hour}, project=mine)
+        assert [value.value for answer in (one, other) for value in answer.values] == [night, night]
+    for given, wrong in (
+        ({}, "takes the request fields hour: int, where: string\\?; missing are hour"),
+        ({"hour": "1", "our": "1"}, "unknown are our"),
+        ({"hour": "early"}, "request field hour is int, 'early' is not"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            verbs.get(redis_url, "asked", ["d-1"], request=given, project=mine)
