@@ -43,7 +43,7 @@ AS_OF: Final = "as_of_ms"
 STATUS: Final = "__status"  # suffix of a feature's column of statuses
 CHUNK_ROWS: Final = 200_000
 _ARROW: Final = {"int": pa.int64(), "double": pa.float64(), "bool": pa.bool_(), "string": pa.string()}
-_STATUS_NAMES: Final = pa.array([status.name.lower() for status in Status])
+_STATUS_NAMES: Final = [status.name.lower() for status in Status]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ def _columns(role: str, name: str, batch: FeatureBatch, statuses: bool) -> Itera
     yield f"{role}.{name}", arrow_column(batch.types[place], batch.columns[name], batch.valid[name])
     if statuses:
         codes = pa.array(batch.statuses[:, place].astype(np.int8))
-        yield f"{role}.{name}{STATUS}", pa.DictionaryArray.from_arrays(codes, _STATUS_NAMES)
+        yield f"{role}.{name}{STATUS}", pa.DictionaryArray.from_arrays(codes, pa.array(_STATUS_NAMES))
 
 
 def arrow_column(type_name: str, values: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:

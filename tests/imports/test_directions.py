@@ -31,6 +31,14 @@ ONLY_IN = {
         "features/redis_store.py",
         "features/feast_store.py",
     },
+    "duckdb": {
+        "features/parquet.py",
+        "features/history_joins.py",
+        "features/batch_history.py",
+        "features/role_history.py",
+        "features/export.py",
+        "features/backfill.py",
+    },
     "pyflink": {"pipelines/sink.py", "pipelines/jobs"},
     "onnxruntime": {"engine/model.py"},
     "confluent_kafka": {"features/topics.py"},
@@ -38,7 +46,7 @@ ONLY_IN = {
     "torch": {"pipelines/training"},
     "onnx": {"pipelines/training"},
 }
-HEAVY = ("torch", "feast", "pyflink", "pandas", "onnx")
+HEAVY = ("torch", "feast", "pyflink", "pandas", "onnx", "duckdb")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -91,7 +99,8 @@ def test_each_service_is_named_in_its_own_file_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["features.records", "features.registry", "engine.server", "engine.client", "infra.cli"]
+    "module",
+    ["features.records", "features.registry", "features.history", "engine.server", "engine.client", "infra.cli"],
 )
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
