@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
 import yaml
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, RepoConfig, ValueType
 from feast import types as feast_types
@@ -29,11 +30,13 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast.utils import _get_entity_key_protos, _get_unique_entities
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from features.expr import Column
 from features.read_plan import ReadPlan
 from features.redis_store import FeatureReader, compile_read_plan
 from features.registry import Registry, load_registry
-from features.rows import FeatureBatch, Status
-from features.spec import Catalogue
+from features.rows import FeatureBatch, Status, empty_column
+from features.spec import Catalogue, FeatureSpec, Key
+from features.spec import Entity as OurEntity
 from features.spec import FeatureView as OurView
 from features.store import FeatureError
 
@@ -186,10 +189,26 @@ class HailstreamOnlineStore(RedisOnlineStore):
         plan = self._plans.get(at)
         if plan is None:
             plan = self._plans[at] = compile_read_plan(self._registry, roles)
-        asked = {role: [_plain(key) for key in part] for role, part in zip(roles, keys, strict=True)}
+        ours = self._registry.catalogue.views
+        asked = {
+            role: [_plain(key, ours[view].entity.join_keys) for key in part]
+            for (role, view), part in zip(roles.items(), keys, strict=True)
+        }
         as_of_ms = self._as_of_ms(store.as_of, plan, roles)
-        answer = self._reader.read(plan, asked, as_of_ms)
+        answer = self._reader.read(plan, asked, as_of_ms, request=self._nothing(roles))
         return [answer[role] for role in roles]
+
+    def _nothing(self, roles: Mapping[str, str]) -> dict[str, dict[str, Column]]:
+        """Nulls in place of request fields; what reads them is not served."""
+        assert self._registry is not None
+        views = {role: self._registry.catalogue.views[view] for role, view in roles.items()}
+        return {
+            role: {
+                name: Column(empty_column(kind.removesuffix("?"), 1), np.zeros(1, dtype=np.bool_))
+                for name, kind in view.request.items()
+            }
+            for role, view in views.items()
+        }
 
     def _as_of_ms(self, as_of: str | int, plan: ReadPlan, roles: Mapping[str, str]) -> int:
         if as_of == "wall":
@@ -197,7 +216,7 @@ class HailstreamOnlineStore(RedisOnlineStore):
         if as_of != "applied":
             return int(as_of)
         assert self._reader is not None
-        beats = self._reader.read(plan, {role: [] for role in roles}, 0).values()
+        beats = self._reader.read(plan, {role: [] for role in roles}, 0, request=self._nothing(roles)).values()
         return max((b.applied_through_ms for b in beats if b.applied_through_ms is not None), default=0)
 
 
@@ -208,22 +227,39 @@ def is_ours(table: FeatureView) -> bool:
 
 def feast_objects(catalogue: Catalogue) -> list[Any]:
     """Our entities and views in Feast's words. The batch source is a name only: history is not read through Feast."""
-    entities = {
-        entity.name: Entity(
-            name=entity.name,
-            join_keys=list(entity.join_keys),
-            value_type={"string": ValueType.STRING, "int": ValueType.INT64, "int32": ValueType.INT32}[
-                entity.keys[0].type
-            ],
-            description=entity.description,
-        )
-        for entity in catalogue.entities.values()
-    }
-    out: list[Any] = list(entities.values())
+    entities = {name: _feast_entities(entity) for name, entity in catalogue.entities.items()}
+    out: list[Any] = [one for several in entities.values() for one in several]
     for view in catalogue.views.values():
+        if not _served(view):
+            continue
         source = PushSource(name=f"{view.name}_job", batch_source=_history_of(view))
         out += [source, _feast_view(view, entities[view.entity.name], source)]
     return out
+
+
+def _feast_entities(entity: OurEntity) -> list[Entity]:
+    """Feast's entities have one join key each, so a key of several columns is several of them."""
+    types = {"string": ValueType.STRING, "int": ValueType.INT64, "int32": ValueType.INT32}
+    single = len(entity.keys) == 1
+    return [
+        Entity(
+            name=entity.name if single else f"{entity.name}__{column.name}",
+            join_keys=[column.name],
+            value_type=types[column.type],
+            description=entity.description,
+        )
+        for column in entity.keys
+    ]
+
+
+def _served(view: OurView) -> list[FeatureSpec]:
+    """The features that need no request fields: Feast has no place to give them to."""
+    asked = set(view.request)
+    while True:
+        more = {f.name for f in view.features if f.expr is not None and f.expr.names & asked} - asked
+        if not more:
+            return [spec for spec in view.features if spec.name not in asked]
+        asked |= more
 
 
 def write_feast_repo(registry: Registry, redis_url: str, folder: Path, *, as_of: str | int = "applied") -> None:
@@ -264,12 +300,12 @@ def _history_of(view: OurView) -> FileSource:
     )
 
 
-def _feast_view(view: OurView, entity: Entity, source: PushSource) -> FeatureView:
+def _feast_view(view: OurView, entities: list[Entity], source: PushSource) -> FeatureView:
     keys = [Field(name=column.name, dtype=_TYPES[column.type]) for column in view.entity.keys]
-    features = [Field(name=spec.name, dtype=_TYPES[spec.type], description=spec.description) for spec in view.features]
+    features = [Field(name=spec.name, dtype=_TYPES[spec.type], description=spec.description) for spec in _served(view)]
     return FeatureView(
         name=view.name,
-        entities=[entity],
+        entities=entities,
         ttl=timedelta(milliseconds=view.max_age_ms),
         schema=[*keys, *features],
         source=source,
@@ -319,9 +355,13 @@ def _applied_at(batch: FeatureBatch) -> datetime | None:
     return datetime.fromtimestamp(batch.applied_through_ms / 1000, tz=UTC)
 
 
-def _plain(key: EntityKey) -> str | int:
-    value = key.entity_values[0]
-    return getattr(value, value.WhichOneof("val"))
+def _plain(key: EntityKey, join_keys: Sequence[str]) -> Key:
+    """Feast's key as ours: a scalar, or the values in the order of our columns."""
+    values = [getattr(value, value.WhichOneof("val")) for value in key.entity_values]
+    if len(join_keys) == 1:
+        return values[0]
+    by_name = dict(zip(key.join_keys, values, strict=True))
+    return tuple(by_name[name] for name in join_keys)
 
 
 def _refuse_write(table: FeatureView) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from feast import FeatureStore
@@ -24,8 +26,12 @@ from features.spec import Entity, KeyColumn, single_key
 from features.store import FeatureError
 from tests import generate, naive
 from tests.features.feature_job import TileJob, send_all
+from tests.features.test_loader import SOURCES, VIEW, write
+from tests.features.test_source_loader import PAIRED
 
 PROJECT = "feast_test"
+PAIR = VIEW.replace("view: v", "view: p").replace("entity: driver", "entity: pair") + "  far: {expr: n_5m > limit}\n"
+PAIR = PAIR.replace("features:", "request: {limit: int}\nfeatures:")
 DRIVERS = ["d-0", "d-1", "d-4", "d-1", "d-never"]
 ZONES = [0, 3, 99, 3, 1]
 
@@ -160,3 +166,25 @@ def test_applying_again_writes_nothing_and_no_python_function_is_in_the_registry
         "hailstream.fingerprint",
         "registry.db",
     ]
+
+
+def test_keys_of_several_columns_and_request_fields_reach_feast(
+    redis_url: str, tmp_path: Path, project: str = "feast_pairs"
+) -> None:
+    folder = write(tmp_path / "c", entities=PAIRED, sources=SOURCES, p=PAIR)
+    report = apply_catalogue(folder, redis_url, actor="test", reason="pairs", feast_dir=tmp_path / "f", project=project)
+    (group,) = report.registry.catalogue.tile_groups()
+    lives = report.registry.lives()
+    with closing(TileWriter(redis_url, project, lives=lives)) as writer:
+        keys, tiles = [(1, "d-1"), (1, "d-2")], np.array([100, 100])
+        writer.write_tiles(group, 1, keys, tiles, np.array([2, 3]), [np.array([2, 3])], applied_through_ms=6_030_000)
+    answer = FeatureStore(repo_path=str(tmp_path / "f")).get_online_features(
+        features=["p:n_5m"], entity_rows=[{"driver_id": "d-2", "zone": 1}, {"driver_id": "d-1", "zone": 2}]
+    )
+    assert answer.to_dict()["n_5m"] == [3, 0]
+    names = [
+        field.name
+        for view in FeatureStore(repo_path=str(tmp_path / "f")).list_feature_views()
+        for field in view.features
+    ]
+    assert names == ["n_5m"], "what reads a request field is not served by Feast"
