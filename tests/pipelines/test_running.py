@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import uuid
 
 import pytest
 
+from features.loader import SHIPPED
+from features.registry import apply_catalogue
+from pipelines.jobs.features import _refuse_lost
 from pipelines.jobs.running import FEEDS, FINGERPRINT, Candidate, is_of, of_seam, refuse_second
 from pipelines.jobs.submit import AlreadyRunning, Job, JobError
+from tests.features.test_staging import beat
 
 
 def candidate(*feeds: str, fingerprint: str = "new", kind: str = "features") -> Candidate:
@@ -142,3 +148,15 @@ def test_what_flink_would_split_is_not_in_the_setting() -> None:
 def test_a_job_is_of_a_project_whatever_its_generation(name: str, mine: bool) -> None:
     job = Job(job_id="a", name=name, state="RUNNING", started_ms=0)
     assert is_of(job, "p", "features") is mine
+
+
+def test_a_savepoint_does_not_go_on_above_an_empty_store(redis_url: str) -> None:
+    """What the savepoint's state has counted would never be written again."""
+    project = f"savepoint-{uuid.uuid4().hex[:8]}"
+    registry = apply_catalogue(SHIPPED, redis_url, actor="test", reason="test", project=project).registry
+    args = argparse.Namespace(from_savepoint="file:///s", redis=redis_url, project=project)
+    with pytest.raises(JobError, match="Submit without --from-savepoint: the job reads the topics anew"):
+        _refuse_lost(args, registry)
+    _refuse_lost(argparse.Namespace(from_savepoint=None, redis=redis_url, project=project), registry)
+    beat(redis_url, registry, 5)
+    _refuse_lost(args, registry)
