@@ -339,6 +339,6 @@ def _repeated(literal: Any, count: int) -> list[Any]:
 
 
 def _plain(column: pd.Series, kind: str) -> list[Any]:
-    """A column as Python values, None for null. Arrow's integers with nulls come as doubles: exact below 2**53."""
+    """A column as Python values, None for null. Ints that can be null come as text (`sql._last_value`)."""
     python: Callable[[Any], Any] = {"int": int, "double": float, "bool": bool, "string": str}[kind]
     return [None if value is None or value != value else python(value) for value in column.tolist()]

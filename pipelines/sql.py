@@ -402,7 +402,10 @@ def _has_key(group: TileGroup | LastGroup) -> str:
 
 
 def _last_value(part: LastField) -> str:
+    """An int that can be null crosses into Python as text: pandas holds such a column as doubles, exact below 2^53."""
     value = f"CAST({_sql(part.of)} AS {SQL_TYPES[part.type]})"
+    if part.type == "int" and (part.of.type.nullable or part.where is not None):
+        value = f"CAST({value} AS STRING)"
     return value if part.where is None else f"CASE WHEN {_sql(part.where)} THEN {value} END"
 
 

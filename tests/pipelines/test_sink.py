@@ -9,7 +9,6 @@ import time
 import uuid
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import redis
@@ -188,7 +187,10 @@ def test_last_values_of_nulls_and_integers_are_written_exactly(redis_url: str, r
     assert isinstance(group, LastGroup)
     step = WriteLast(group, redis_url, registry.generation_of(group.name), registry.project)
     step.open(None)
-    by_text = {"status": pd.Series(["idle", None, "on_trip"], dtype=object), "zone": pd.Series([12.0, np.nan, np.nan])}
+    by_text = {
+        "status": pd.Series(["idle", None, "on_trip"], dtype=object),
+        "zone": pd.Series([str(2**63 - 1), None, None], dtype=object),
+    }
     step.eval(
         pd.Series(["d-1", "d-1", "d-1"], dtype=object),
         pd.Series([1_000, 3_000, 2_000]),
@@ -201,7 +203,7 @@ def test_last_values_of_nulls_and_integers_are_written_exactly(redis_url: str, r
     )
     plan = compile_read_plan(registry, {"driver": "driver_state"})
     batch = FeatureReader(redis_url, registry.project).read(plan, {"driver": ["d-1"]}, 4_000)["driver"]
-    assert (batch.columns["last_status"][0], batch.columns["last_zone"][0]) == ("on_trip", 12)
+    assert (batch.columns["last_status"][0], batch.columns["last_zone"][0]) == ("on_trip", 2**63 - 1)
     assert group_stats(redis_url, [(group, step.generation)], registry.project)[group.name].used == 3
 
 

@@ -305,7 +305,7 @@ FROM (
 INSERT INTO `written_driver_trip_events_last`
 SELECT write_driver_trip_events_last(`driver_id`, `event_time_ms`, `event_id`, `kafka_partition`, `kafka_offset`,
   `ingest_time_ms`, EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`),
-  CASE WHEN (`event_type` = 'completed') THEN CAST(`dropoff_zone` AS BIGINT) END)
+  CASE WHEN (`event_type` = 'completed') THEN CAST(CAST(`dropoff_zone` AS BIGINT) AS STRING) END)
 FROM `trip_events_used`
 WHERE `driver_id` IS NOT NULL;
 

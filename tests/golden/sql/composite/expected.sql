@@ -162,7 +162,7 @@ FROM (
 INSERT INTO `written_zone_product_trip_events_last_pickup_zone_product`
 SELECT write_zone_product_trip_events_last_pickup_zone_product(`pickup_zone`, `product`, `event_time_ms`, `event_id`, `kafka_partition`, `kafka_offset`,
   `ingest_time_ms`, EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`),
-  CASE WHEN (`event_type` = 'completed') THEN CAST(`fare_cents` AS BIGINT) END)
+  CASE WHEN (`event_type` = 'completed') THEN CAST(CAST(`fare_cents` AS BIGINT) AS STRING) END)
 FROM `trip_events_used`
 WHERE `pickup_zone` BETWEEN -2147483648 AND 2147483647 AND `product` IS NOT NULL;
 

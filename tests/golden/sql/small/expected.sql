@@ -260,7 +260,7 @@ SELECT write_driver_driver_events_last(`driver_id`, `event_time_ms`, `event_id`,
   `ingest_time_ms`, EXTRACT(EPOCH FROM `kafka_appended`) * 1000 + EXTRACT(MILLISECOND FROM `kafka_appended`),
   CAST(`status` AS STRING),
   CAST(`status` AS STRING),
-  CASE WHEN (`status` = 'idle') THEN CAST(`zone` AS BIGINT) END)
+  CASE WHEN (`status` = 'idle') THEN CAST(CAST(`zone` AS BIGINT) AS STRING) END)
 FROM `driver_events_used`
 WHERE `driver_id` IS NOT NULL;
 
