@@ -54,14 +54,18 @@ def load_rows(
     folder: Path,
     until_ms: int,
     *,
+    name: str = "",
     event_time_only: bool = False,
 ) -> BatchRows:
-    """Find the rows that can be an answer up to `until_ms`. Raises: HistoryError for files that do not fit."""
+    """Find the rows that can be an answer up to `until_ms`, into a table that `name` tells from others.
+
+    Raises: HistoryError for files that do not fit.
+    """
     what = f"source {source.name}"
     files = open_files(connection, files_of(source.path, folder, what), what)
     keys = [f"k{i}" for i in range(len(view.key_fields))]
     columns = dict.fromkeys(spec.column for spec in view.features if spec.column is not None)
-    rows = BatchRows(f"rows_{view.name}", files, keys, {c: files.column(c, source.schema[c]) for c in columns})
+    rows = BatchRows(f"rows_{name or view.name}", files, keys, {c: files.column(c, source.schema[c]) for c in columns})
     event, known = files.column(source.event_time, "timestamp"), event_time_only or source.ingest_time is None
     created = "0" if source.ingest_time is None else files.micros(source.ingest_time)
     items = [

@@ -146,7 +146,9 @@ def history_batches(
     bounds = rows.bounds(AS_OF)
     with session(limits or Limits()) as connection:
         joins = [
-            RoleHistory(connection, catalogue, one.view, Path(folder), bounds, event_time_only=event_time_only)
+            RoleHistory(
+                connection, catalogue, one.role, one.view, Path(folder), bounds, event_time_only=event_time_only
+            )
             for one in asked
         ]
         done = 0

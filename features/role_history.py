@@ -33,19 +33,20 @@ _NEVER = np.iinfo(np.int64).min
 
 class RoleHistory:
     """The view of one role, cut down to the features that are asked for. `bounds_ms`: the frame's least and greatest
-    time, None of an empty one."""
+    time, None of an empty one. Tables carry the role's name: another role may read the same view over other spans."""
 
     def __init__(
         self,
         connection: DuckDBPyConnection,
         catalogue: Catalogue,
+        role: str,
         view: FeatureView,
         folder: Path,
         bounds_ms: tuple[int, int] | None,
         *,
         event_time_only: bool,
     ) -> None:
-        self._connection, self._view = connection, view
+        self._connection, self._role, self._view = connection, role, view
         self._places = {spec.name: place for place, spec in enumerate(view.features)}
         self._event_time_only = event_time_only
         self._windows: list[tuple[TileGroup, tuple[WindowRead, ...], str]] = []
@@ -57,7 +58,7 @@ class RoleHistory:
             return
         if isinstance(source, BatchSource):
             self._rows = batch_history.load_rows(
-                connection, view, source, folder, bounds_ms[1], event_time_only=event_time_only
+                connection, view, source, folder, bounds_ms[1], name=role, event_time_only=event_time_only
             )
         elif any(spec.aggregate for spec in view.features):
             self._load_stream(catalogue, source, folder, bounds_ms)
@@ -109,16 +110,16 @@ class RoleHistory:
             event_time_only=self._event_time_only,
             known_before_ms=bounds_ms[1],
             from_ms=None if self._lasts else min(oldest),
-            suffix=self._view.name,
+            suffix=self._role,
         )
         for group, windows in tiles.values():
             compiled = tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items())
-            table = f"tiles_{self._view.name}_{group.name}"
+            table = f"tiles_{self._role}_{group.name}"
             history_joins.create_tiles(self._connection, group, self._events, name=table)
             self._windows.append((group, compiled, table))
         for last_group, features in self._lasts:
             for at in sorted({at for _, _, at in features}):
-                table = f"last_{self._view.name}_{at}"
+                table = f"last_{self._role}_{at}"
                 history_joins.create_last(self._connection, last_group, last_group.fields[at], self._events, name=table)
 
     def _fill_stream(self, columns: _Columns, as_of_ms: NDArray[np.int64], events: EventTables) -> None:
@@ -140,7 +141,7 @@ class RoleHistory:
                 columns.put(place, values, np.where((live == Status.PRESENT) & ~known, Status.NULL, live), ages_ms)
         for last_group, features in self._lasts:
             for place, _, at in features:
-                table = f"last_{self._view.name}_{at}"
+                table = f"last_{self._role}_{at}"
                 values, known, times_ms = history_joins.last_column(
                     self._connection, last_group, last_group.fields[at], table, num_rows
                 )

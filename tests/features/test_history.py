@@ -149,6 +149,19 @@ def test_one_view_under_two_names_serves_both_ends_of_a_trip_also_in_one_zone(tm
     assert got.column("pickup.pressure").to_pylist() == [3.0, 4.0, None]
 
 
+def test_two_roles_of_one_view_may_ask_for_different_spans(tmp_path: Path) -> None:
+    """The last value needs all of the past, the window beside it a quarter of an hour: neither cuts the other's short."""
+    hour = 3_600_000
+    declared = written([trip("a", 7, 0, fare=5), trip("b", 7, hour), trip("c", 8, hour)], tmp_path)
+    frame = pa.table({"zone": [7, 7], "x": [8, 8], "as_of_ms": [1_000, hour + 1_000]})
+    roles: dict[str, Role | str] = {"x": "demand"}
+    for features in (["demand.max_fare_15m", "x.trips_15m"], ["x.trips_15m", "demand.max_fare_15m"]):
+        got = history(declared, frame, [*features, "demand.last_fare"], roles=roles)
+        assert got.column("demand.max_fare_15m").to_pylist() == [5, 100]
+        assert got.column("x.trips_15m").to_pylist() == [0, 1]
+        assert got.column("demand.last_fare").to_pylist() == [5, 100]
+
+
 def test_rows_equal_in_key_and_time_stay_apart_and_in_order(tmp_path: Path) -> None:
     """feast#6787: three rows in, two of them equal in key and time; all three come out, with their labels."""
     declared = written([trip("a", 7, 1_000)], tmp_path)
