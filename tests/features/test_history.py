@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.expr import SourceText, compile_expr, parse_type
 from features.history import STATUS, Role, history, history_batches, history_to_parquet
 from features.loader import load_texts
 from features.parquet import HistoryError, Limits
-from features.spec import Catalogue, FeatureSpec
+from features.spec import Catalogue
 from tests.features import aggregate_cases
 from tests.features.history_cases import online_rows, with_history, write_events
 
@@ -84,18 +83,7 @@ def test_values_are_brute_forces(tmp_path: Path) -> None:
 
 
 def stream_catalogue(pattern: str) -> Catalogue:
-    """The view `demand`, with a feature that reads a request field."""
-    declared = with_history(load_texts(STREAM), trips=pattern)
-    names = {"trips_15m": parse_type("int"), "surge": parse_type("double")}
-    pressure = FeatureSpec(
-        name="pressure",
-        type="double",
-        nullable=False,
-        expr=compile_expr(SourceText("double(trips_15m) * surge"), names),
-    )
-    view = declared.views["demand"]
-    view = replace(view, features=(*view.features, pressure), request={"surge": "double"})
-    return replace(declared, views={"demand": view})
+    return with_history(load_texts(STREAM), trips=pattern)
 
 
 STREAM: Mapping[str, str] = {
@@ -117,10 +105,12 @@ entity: zone
 source: trips
 key: {zone: pickup_zone}
 max_age: 2h
+request: {surge: double}
 features:
   trips_15m: {aggregate: count, window: 15m, hop: 5m}
   max_fare_15m: {aggregate: max, of: fare_cents, window: 15m, hop: 5m}
   last_fare: {aggregate: last, of: fare_cents, default: -1}
+  pressure: {expr: "double(trips_15m) * surge"}
 """,
 }
 
