@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from features.loader import load_catalogue
+from features.merge_machine import compiled
 from features.redis_store import FeatureReader, TileWriter, compile_read_plan
 from features.registry import Registry, local_registry
 from features.spec import TileGroup
@@ -102,10 +103,12 @@ def fill_tiles(url: str, registry: Registry, num_keys: int, density: float) -> N
 
 
 def bench_tiles(bench: Bench, registry: Registry, sizes: tuple[int, ...], rounds: int) -> None:
+    machine = compiled()
     for density, name in ((1.0, "dense"), (0.3, "sparse")):
         with own_redis() as url:
             fill_tiles(url, registry, max(sizes), density)
-            reader = FeatureReader(url, registry.project)
+            reader, by_numpy = FeatureReader(url, registry.project), FeatureReader(url, registry.project)
+            reader.machine = machine
             plan = compile_read_plan(registry, {"driver": "driver_fares", "zone": "zone_trips"})
             groups = {group.entity.name: group for group, _ in registry.groups() if isinstance(group, TileGroup)}
             for size in sizes:
@@ -114,8 +117,11 @@ def bench_tiles(bench: Bench, registry: Registry, sizes: tuple[int, ...], rounds
                 assert batch.columns["count_5m"].shape == (size,) and batch.valid["count_5m"].all()
                 bench.compare(
                     f"tiles, {name}, {size} entities x 2 views x 4 windows x 5 aggregates",
-                    {"read": partial(reader.read, plan, keys, AS_OF_MS)},
-                    ours="read",
+                    {
+                        "compiled": partial(reader.read, plan, keys, AS_OF_MS),
+                        "NumPy": partial(by_numpy.read, plan, keys, AS_OF_MS),
+                    },
+                    ours="compiled",
                     unit="ms",
                     limit={100: 2.5, 1000: 15.0}.get(size),
                     rounds=rounds,
