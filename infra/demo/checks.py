@@ -254,7 +254,8 @@ def _counting_group(registry: Registry, topic: str) -> str:
     candidates = [
         group
         for group in registry.catalogue.groups()
-        if group.source.topic == topic and not any(group.source.schema[field].endswith("?") for field in group.key_fields)
+        if group.source.topic == topic
+        and not any(group.source.schema[field].endswith("?") for field in group.key_fields)
     ]
     if not candidates:
         raise ValueError(f"no group of {topic} has a key in every record, so its used records cannot be counted")

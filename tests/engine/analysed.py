@@ -27,9 +27,7 @@ class Without:
     def __init__(self, inner: Features, gone: Mapping[str, Any]) -> None:
         self.inner, self.gone = inner, gone
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         batches = self.inner.read(plan, keys, as_of_ms) or {}
         for role, batch in batches.items():
             for at, name in enumerate(batch.names):

@@ -79,9 +79,7 @@ class NanFeatures:
     def __init__(self, compiled: CompiledStrategy, seed: int, *, down: bool = False) -> None:
         self.inner, self.seed = RandomFeatures(compiled, seed, down=down), seed
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         batches = self.inner.read(plan, keys, as_of_ms)
         rng = np.random.default_rng(self.seed)
         for batch in (batches or {}).values():

@@ -241,9 +241,7 @@ class RandomFeatures:
     def __init__(self, compiled: CompiledStrategy, seed: int, *, down: bool = False, old: bool = False) -> None:
         self.compiled, self.seed, self.down, self.old = compiled, seed, down, old
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         if self.down:
             return None
         rng = np.random.default_rng(self.seed)

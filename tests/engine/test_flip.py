@@ -57,9 +57,7 @@ class Given:
     def __init__(self, decision: Decision) -> None:
         self.batches = {role: from_served(served) for role, served in decision.features.items()}
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         return self.batches
 
 

@@ -75,9 +75,7 @@ class Store:
     def __init__(self, inner: RandomFeatures) -> None:
         self.inner, self.reads = inner, 0
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         self.reads += 1
         return self.inner.read(plan, keys, as_of_ms)
 
@@ -89,9 +87,7 @@ class Blocked(Store):
         super().__init__(inner)
         self.free = False
 
-    def read(
-        self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int
-    ) -> dict[str, FeatureBatch] | None:
+    def read(self, plan: ReadPlan, keys: Mapping[str, Sequence[Key]], as_of_ms: int) -> dict[str, FeatureBatch] | None:
         self.reads += 1
         wait_until(lambda: self.free)
         return self.inner.read(plan, keys, as_of_ms)

@@ -31,14 +31,15 @@ def table_of(source: Source, events: Iterable[Event]) -> pa.Table:
 
 
 def write_events(source: Source, events: Sequence[Event], folder: Path, *, files: int, rng: random.Random) -> str:
-    """Events in several files, shuffled, but copies that arrived at once in the order of arrival. Returns the glob."""
+    """Events in several files, shuffled, but what arrived at one moment in the order of arrival: that is all a file can
+    say of it, and doubles are added in it. Returns the glob."""
     folder.mkdir(parents=True, exist_ok=True)
     order = list(range(len(events)))
     rng.shuffle(order)
-    seen: dict[tuple[str, int], list[int]] = {}
+    seen: dict[int, list[int]] = {}
     for i in sorted(order):
-        seen.setdefault((events[i][source.event_id], events[i][source.ingest_time]), []).append(i)
-    order = [seen[events[i][source.event_id], events[i][source.ingest_time]].pop(0) for i in order]
+        seen.setdefault(events[i][source.ingest_time], []).append(i)
+    order = [seen[events[i][source.ingest_time]].pop(0) for i in order]
     size = -(-len(order) // files)
     for number in range(files):
         part = [events[i] for i in order[number * size : (number + 1) * size]]
