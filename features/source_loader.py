@@ -106,7 +106,7 @@ def _facts(fields: Fields, column: str, kind: str) -> ColumnFacts:
     low, high = (_bound(fields, name, kind) for name in ("min", "max"))
     if low is not None and high is not None and low > high:
         message = f"no value of '{column}' is {low:g} at least and {high:g} at most"
-        fields.problems.add(fields.node_of("max"), "range", message)
+        fields.problems.add(fields.node_of("max"), "bound", message)
     return ColumnFacts(unit=unit or "", low=low, high=high)
 
 
