@@ -89,7 +89,8 @@ class ArrayPlan:
 
     def _prepared(self, at: int, step: str, args: tuple[int, ...]) -> Run:
         if step in array_steps.UFUNCS:
-            return array_steps.total(at, step, [self._bare(arg) for arg in args])
+            alone = all(arg in self._constants for arg in args)  # of shapes () alone NumPy makes no array
+            return array_steps.total(at, step, args if alone else [self._bare(arg) for arg in args])
         if step in ("and", "or"):
             return array_steps.logic(at, args, absorbing=step == "or")
         if step in _SPECIAL:

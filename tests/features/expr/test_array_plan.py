@@ -62,3 +62,12 @@ def test_more_predicates_of_a_text_than_a_word_has_bits_for() -> None:
     V, _ = plan.run({"s": column})
     for at, slot in enumerate(slots):
         assert np.flatnonzero(V[slot]).tolist() == [at]
+
+
+def test_arithmetic_of_named_constants_alone_is_a_column() -> None:
+    plan, double = ArrayPlan(), parse_type("double")
+    plan.name("demand", compile_expr(SourceText("1e308"), {}))
+    plan.name("pressure", compile_expr(SourceText("-(demand / 100.0) + demand"), {"demand": double}))
+    columns: dict[str, Column] = {}
+    plan.run(columns)
+    assert columns["pressure"].tolist() == [-(1e308 / 100.0) + 1e308]
