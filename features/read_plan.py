@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.expr import Column, evaluate
+from features.derived import derive, evaluation_order
+from features.expr import Column
 from features.merge import WindowRead, compile_window, finish, reduce_window
 from features.merge_machine import NO_TILE, MergePlan, TileMachine, compile_merge
 from features.packing import GroupKeys, KeyEncoder, unpack_last, unpack_tiles
 from features.row_packing import NO_ROW_MS, unpack_rows
-from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
 from features.spec import FeatureSpec, FeatureView, Key, LastGroup, RowGroup, TileGroup
 from features.window import window_tiles
 
@@ -188,24 +189,6 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
     )
 
 
-def evaluation_order(view: FeatureView) -> tuple[int, ...]:
-    """Places of the view's expressions, each behind the expressions that it reads. The loader refuses cycles."""
-    places = {spec.name: place for place, spec in enumerate(view.features)}
-    order: list[int] = []
-
-    def visit(place: int) -> None:
-        program = view.features[place].expr
-        if program is None or place in order:
-            return
-        for name in sorted(program.names & places.keys()):  # others are request fields
-            visit(places[name])
-        order.append(place)
-
-    for place in range(len(view.features)):
-        visit(place)
-    return tuple(order)
-
-
 def _asked(role: RolePlan, request: Requests | None) -> Mapping[str, Column]:
     """The request fields of a role's view."""
     given = {} if request is None else request.get(role.role, {})
@@ -335,33 +318,12 @@ class _Assembly:
         )
 
     def _derive(self, place: int) -> None:
-        """An expression over the view's columns. Where an input that is never null in a live view is not there, the
-        result is not there for the same reason; else the expression decides what null means. NaN is null."""
-        spec = self.specs[place]
-        assert spec.expr is not None
-        names = sorted(spec.expr.names)
-        inputs = [self.plan.places[name] for name in names if name in self.plan.places]
-        own = {self.specs[i].name for i in inputs}
-        given = {name: Column(self.columns[name], self.valid[name]) for name in own}
-        given |= {name: self.request[name] for name in names if name not in own}
-        result = evaluate(spec.expr, given, num_rows=self.num_rows)
-        values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
-        known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
-        if spec.type == "double":
-            known &= values == values  # 0.0 / 0.0: NaN is no value, so a default stands in for it
-        for i in inputs:
-            if not self.specs[i].nullable:
-                known &= self.valid[self.specs[i].name]
-        if inputs:
-            self.ages_ms[:, place] = self.ages_ms[:, inputs].max(axis=1)
-        if known.all():
-            self._put(place, values, self.everywhere, Status.PRESENT)
-            return
-        reason = np.full(self.num_rows, Status.NULL, dtype=np.uint8)
-        for status in (Status.STALE, Status.MISSING):
-            for i in inputs:
-                reason[self.statuses[:, i] == status] = status
-        self._put(place, values, known, np.where(known, Status.PRESENT, reason))
+        found = derive(self.specs[place], self.specs, self.plan.places, self, self.request)
+        self.ages_ms[:, place] = found.ages_ms
+        if found.known.all():
+            self._put(place, found.values, self.everywhere, Status.PRESENT)
+        else:
+            self._put(place, found.values, found.known, found.statuses)
 
     def _put(self, place: int, column: NDArray[Any], known: NDArray[np.bool_], statuses: NDArray[Any] | Status) -> None:
         """File a finished column; the declared default stands in where nothing is known."""

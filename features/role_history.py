@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from features import batch_history, history_joins
 from features.batch_history import BatchRows
-from features.expr import Column, evaluate
+from features.derived import derive, evaluation_order
+from features.expr import Column
 from features.frames import Requests
 from features.merge import WindowRead, compile_window
 from features.parquet import EventTables, files_of, load_events, open_files
-from features.read_plan import evaluation_order
-from features.rows import DTYPES, UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
+from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
 from features.spec import BatchSource, Catalogue, FeatureSpec, FeatureView, LastGroup, Source, TileGroup
 from features.window import num_whole_tiles, tile_of
 
@@ -202,8 +202,10 @@ class _Columns:
         for place, spec in enumerate(specs):
             if spec.expr is None and spec.name not in self.columns:
                 self.put(place, empty_column(spec.type, self.num_rows), nothing, self.ages_ms[:, place])
+        given = {name: Column(*column) for name, column in requests.items()}
         for place in evaluation_order(self.view):
-            self._derive(place, places, requests)
+            found = derive(specs[place], specs, places, self, given)
+            self.put(place, found.values, found.statuses, found.ages_ms)
         return FeatureBatch(
             view=self.view.name,
             generation=0,
@@ -215,30 +217,3 @@ class _Columns:
             statuses=self.statuses,
             ages_ms=self.ages_ms,
         )
-
-    def _derive(self, place: int, places: dict[str, int], requests: Requests) -> None:
-        """As the online read does it (features/read_plan.py): an input that a live view always has and that is not
-        there takes the result with it; else the expression decides what null means."""
-        spec = self.view.features[place]
-        assert spec.expr is not None
-        inputs = [places[name] for name in sorted(spec.expr.names) if name in places]
-        given = {name: Column(*requests[name]) for name in spec.expr.names if name not in places}
-        given |= {self.view.features[i].name: self._column(i) for i in inputs}
-        result = evaluate(spec.expr, given)
-        values = np.broadcast_to(result.values, (self.num_rows,)).astype(DTYPES[spec.type])
-        known = np.broadcast_to(result.valid, (self.num_rows,)).copy()
-        if spec.type == "double":
-            known &= values == values
-        ages_ms = self.ages_ms[:, inputs].max(axis=1) if inputs else np.full(self.num_rows, UNKNOWN_AGE_MS)
-        reason = np.full(self.num_rows, Status.NULL, dtype=np.uint8)
-        for status in (Status.STALE, Status.MISSING):
-            for i in inputs:
-                reason[self.statuses[:, i] == status] = status
-        for i in inputs:
-            if not self.view.features[i].nullable:
-                known &= self.valid[self.view.features[i].name]
-        self.put(place, values, np.where(known, Status.PRESENT, reason), ages_ms)
-
-    def _column(self, place: int) -> Column:
-        name = self.view.features[place].name
-        return Column(self.columns[name], self.valid[name])
