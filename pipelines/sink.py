@@ -160,6 +160,7 @@ class _Writer(ScalarFunction):
     ) -> None:
         # `life` is that of when the job was submitted: a restart must not take another one for it
         self.place = Place(redis_url=redis_url, project=project, group=group, generation=generation, life=life)
+        self.group = group
         self.generation = generation
         self.progress = progress
 
@@ -167,14 +168,12 @@ class _Writer(ScalarFunction):
         self._mine = threading.local()
         self._unfollow = None if self.progress is None else follow(self.progress, self.place)
         self._through_ms_said = 0
-        self._metrics = WriteMetrics(
-            function_context, self.place.group.source.topic, self.place.group.name, self._said_through
-        )
+        self._metrics = WriteMetrics(function_context, self.group.source.topic, self.group.name, self._said_through)
 
     def _said_through(self) -> int:
         if self.progress is None:
             return self._through_ms_said
-        return said_through(self.progress, self.place.group) or 0
+        return said_through(self.progress, self.group) or 0
 
     def close(self) -> None:
         if self._unfollow is not None:
@@ -183,7 +182,7 @@ class _Writer(ScalarFunction):
     def is_deterministic(self) -> bool:
         return False  # a deterministic one may be dropped or run twice
 
-    def _write(self, group: TileGroup | LastGroup, write: Callable[[TileWriter], np.ndarray]) -> pd.Series:
+    def _write(self, write: Callable[[TileWriter], np.ndarray]) -> pd.Series:
         wait_s, started = FIRST_RETRY_S, time.perf_counter()
         while True:
             try:
@@ -194,15 +193,15 @@ class _Writer(ScalarFunction):
                 self._disconnect()
                 raise
             except StoreError as error:
-                log.warning("%s: %s; trying again in %.2f s", group.name, error, wait_s)
+                log.warning("%s: %s; trying again in %.2f s", self.group.name, error, wait_s)
                 self._metrics.retries.inc()
                 self._disconnect()
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_RETRY_S)
         ignored = int(np.count_nonzero(status == 0))
         self._metrics.batch(rows=len(status), ignored=ignored, write_s=time.perf_counter() - started)
-        self._metrics.used = writer.used.get(group.name, 0)
-        self._through_ms_said = writer.through_ms.get(group.name, 0)
+        self._metrics.used = writer.used.get(self.group.name, 0)
+        self._through_ms_said = writer.through_ms.get(self.group.name, 0)
         return pd.Series(status.astype(np.int8))
 
     def _connection(self) -> TileWriter:
@@ -221,19 +220,9 @@ class _Writer(ScalarFunction):
 class WriteTiles(_Writer):
     """(key columns…, tile, num_events, applied_through_ms, appended_ms, partials…) → status of each row."""
 
-    def __init__(
-        self,
-        group: TileGroup,
-        redis_url: str,
-        generation: int,
-        project: str = PROJECT,
-        life: str | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        super().__init__(group, redis_url, generation, project, life, progress)
-        self.group = group
-        self._seen_ms: int | None = None  # the highest ingest time of any row so far
-        self._through_ms: int | None = None  # … of the rows that are known to be complete
+    group: TileGroup
+    _seen_ms: int | None = None  # the highest ingest time of any row so far
+    _through_ms: int | None = None  # … of the rows that are known to be complete
 
     def eval(self, *columns: pd.Series) -> pd.Series:
         keys, (tile, num_events, through_ms, appended_ms, *partials) = _split_keys(self.group, columns)
@@ -241,7 +230,6 @@ class WriteTiles(_Writer):
         applied_through_ms = None if self.progress is not None else self._complete_through(through_ms)
         arrays = [column.to_numpy(dtype=dtype) for column, dtype in zip(partials, dtypes, strict=True)]
         return self._write(
-            self.group,
             lambda writer: writer.write_tiles(
                 self.group,
                 self.generation,
@@ -270,24 +258,13 @@ class WriteTiles(_Writer):
 class WriteLast(_Writer):
     """(key columns…, event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, values…) → status of each row."""
 
-    def __init__(
-        self,
-        group: LastGroup,
-        redis_url: str,
-        generation: int,
-        project: str = PROJECT,
-        life: str | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        super().__init__(group, redis_url, generation, project, life, progress)
-        self.group = group
+    group: LastGroup
 
     def eval(self, *columns: pd.Series) -> pd.Series:
         keys, rest = _split_keys(self.group, columns)
         event_time_ms, event_id, partition, offset, ingest_time_ms, appended_ms, *values = rest
         named = {f.name: _plain(column, f.type) for f, column in zip(self.group.fields, values, strict=True)}
         return self._write(
-            self.group,
             lambda writer: writer.write_last(
                 self.group,
                 self.generation,
