@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from pipelines.trips.draws import between
 from pipelines.trips.files import CHICAGO_FILE, DATA_DIR, parquet_rows
-from pipelines.trips.rows import BadRow, Reader, RowReport, Trip, cents, decimal, local_ms, metres
+from pipelines.trips.rows import BadRow, Reader, RowReport, Trip, cents, decimal, local_ms, metered_metres
 
 CITY = "chicago"
 PRODUCT = "taxi"
@@ -104,7 +103,9 @@ def to_trip(
         pickup_zone=ZONE_BASE + (pickup_area or 0),
         dropoff_zone=None if dropoff_area is None else ZONE_BASE + dropoff_area,
         fare_cents=fare_cents,
-        distance_m=_distance(row, duration_s, corrections),
+        distance_m=metered_metres(
+            decimal(row["trip_miles"], "trip_miles"), duration_s, corrections, max_miles=MAX_MILES, max_mph=MAX_MPH
+        ),
         duration_s=duration_s,
         driver_id=driver_ids[row["taxi_id"]],
         derived=tuple(sorted(derived)),
@@ -142,17 +143,6 @@ def _area(row: Mapping[str, Any], column: str) -> int | None:
     if number != int(number) or not 1 <= number <= MAX_AREA:
         raise BadRow(f"not a community area (1-{MAX_AREA})", column)
     return int(number)
-
-
-def _distance(row: Mapping[str, Any], duration_s: int, corrections: Counter[str]) -> int | None:
-    miles = decimal(row["trip_miles"], "trip_miles")
-    if miles == 0:
-        corrections["distance_zero_unknown"] += 1
-        return None
-    if miles > MAX_MILES or miles * 3600 / Decimal(duration_s) > MAX_MPH:
-        corrections["distance_impossible_unknown"] += 1
-        return None
-    return metres(miles)
 
 
 def _overlaps(trips: list[Trip]) -> Counter[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,17 @@ from zoneinfo import ZoneInfo
 
 from pipelines.trips.draws import between
 from pipelines.trips.files import DATA_DIR, GREEN_FILE, parquet_rows
-from pipelines.trips.rows import BadRow, Reader, RowReport, Trip, cents, decimal, local_ms, metres
+from pipelines.trips.rows import (
+    BadRow,
+    Reader,
+    RowReport,
+    Trip,
+    cents,
+    decimal,
+    local_ms,
+    metered_metres,
+    new_york_zones,
+)
 
 CITY = "nyc"
 PRODUCT = "street_hail"
@@ -32,7 +41,6 @@ MAX_FARE_DOLLARS = 500
 MAX_MILES = 200
 MAX_MPH = 100
 NUM_RIDERS = 20_000
-LAST_ZONE = 263  # 264 is "Unknown" and 265 "Outside of NYC"
 MONTH_MS = tuple(local_ms(text, TIME_ZONE, "month") for text in ("2023-01-01 00:00:00", "2023-02-01 00:00:00"))
 DERIVED = ("event_id", "ingest_time_ms", "order_id", "product", "rider_id")
 
@@ -50,15 +58,8 @@ def to_trip(number: int, row: Mapping[str, Any], corrections: Counter[str], *, s
     """One row. Raises: BadRow."""
     picked_up_ms, completed_ms = _times(row)
     duration_s = (completed_ms - picked_up_ms) // 1000
-    pickup_zone = _zone(row, "PULocationID")
-    if pickup_zone > LAST_ZONE:
-        raise BadRow("pickup outside the zones of New York", "PULocationID")
-    dropoff_zone: int | None = _zone(row, "DOLocationID")
-    derived = set(DERIVED)
-    if dropoff_zone is not None and dropoff_zone > LAST_ZONE:
-        corrections["dropoff_zone_unknown"] += 1
-        derived.add("dropoff_zone")
-        dropoff_zone = None
+    pickup_zone, dropoff_zone = new_york_zones(row, corrections)
+    derived = {*DERIVED, "dropoff_zone"} if dropoff_zone is None else set(DERIVED)
     fare_cents = cents(row["fare_amount"], "fare_amount", limit=MAX_FARE_DOLLARS)
     corrections["fare_zero"] += fare_cents == 0
     corrections["sent_late"] += row["store_and_fwd_flag"] == "Y"
@@ -75,7 +76,13 @@ def to_trip(number: int, row: Mapping[str, Any], corrections: Counter[str], *, s
         pickup_zone=pickup_zone,
         dropoff_zone=dropoff_zone,
         fare_cents=fare_cents,
-        distance_m=_distance(row, duration_s, corrections),
+        distance_m=metered_metres(
+            decimal(row["trip_distance"], "trip_distance"),
+            duration_s,
+            corrections,
+            max_miles=MAX_MILES,
+            max_mph=MAX_MPH,
+        ),
         duration_s=duration_s,
         driver_id=None,
         derived=tuple(sorted(derived)),
@@ -92,21 +99,3 @@ def _times(row: Mapping[str, Any]) -> tuple[int, int]:
     if completed_ms - picked_up_ms > MAX_TRIP_S * 1000:
         raise BadRow("over four hours: the meter was left on", "lpep_dropoff_datetime")
     return picked_up_ms, completed_ms
-
-
-def _zone(row: Mapping[str, Any], column: str) -> int:
-    number = decimal(row[column], column)
-    if number != int(number) or not 1 <= number <= 265:
-        raise BadRow("not a taxi zone (1-265)", column)
-    return int(number)
-
-
-def _distance(row: Mapping[str, Any], duration_s: int, corrections: Counter[str]) -> int | None:
-    miles = decimal(row["trip_distance"], "trip_distance")
-    if miles == 0:
-        corrections["distance_zero_unknown"] += 1
-        return None
-    if miles > MAX_MILES or miles * 3600 / Decimal(duration_s) > MAX_MPH:
-        corrections["distance_impossible_unknown"] += 1
-        return None
-    return metres(miles)

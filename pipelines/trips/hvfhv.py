@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from pipelines.trips.draws import between
 from pipelines.trips.files import DATA_DIR, HVFHV_FILE, csv_rows
-from pipelines.trips.rows import BadRow, Reader, RowReport, Trip, cents, decimal, local_ms, metres
+from pipelines.trips.rows import BadRow, Reader, RowReport, Trip, cents, decimal, local_ms, metres, new_york_zones
 
 CITY = "nyc"
 PRODUCT = "express"
@@ -24,7 +24,6 @@ TIME_ZONE = ZoneInfo("America/New_York")
 MAX_FARE_DOLLARS = 500
 MAX_MILES = 200
 NUM_RIDERS = 20_000
-LAST_ZONE = 263  # 264 is "Unknown" and 265 "Outside of NYC"
 # The file has no ids at all, and its companies' products become our one product.
 DERIVED = ("event_id", "ingest_time_ms", "order_id", "product", "rider_id")
 
@@ -52,15 +51,8 @@ def first_orders(trips: list[Trip], report: RowReport, num_orders: int) -> list[
 def to_trip(number: int, row: Mapping[str, str], corrections: Counter[str], *, seed: int) -> Trip:
     """One row. Raises: BadRow."""
     requested_ms, arrived_ms, picked_up_ms, completed_ms = _times(row, corrections)
-    pickup_zone = _zone(row, "PULocationID")
-    if pickup_zone > LAST_ZONE:
-        raise BadRow("pickup outside the zones of New York", "PULocationID")
-    dropoff_zone: int | None = _zone(row, "DOLocationID")
-    derived = set(DERIVED)
-    if dropoff_zone is not None and dropoff_zone > LAST_ZONE:
-        corrections["dropoff_zone_unknown"] += 1
-        derived.add("dropoff_zone")
-        dropoff_zone = None
+    pickup_zone, dropoff_zone = new_york_zones(row, corrections)
+    derived = {*DERIVED, "dropoff_zone"} if dropoff_zone is None else set(DERIVED)
     duration_s = (completed_ms - picked_up_ms) // 1000
     if int(decimal(row["trip_time"], "trip_time")) != duration_s:
         corrections["trip_time_from_clock"] += 1
@@ -102,13 +94,6 @@ def _times(row: Mapping[str, str], corrections: Counter[str]) -> tuple[int, int 
     if completed_ms <= picked_up_ms:
         raise BadRow("dropoff not after pickup", "dropoff_datetime")
     return requested_ms, arrived_ms, picked_up_ms, completed_ms
-
-
-def _zone(row: Mapping[str, str], column: str) -> int:
-    number = decimal(row[column], column)
-    if number != int(number) or not 1 <= number <= 265:
-        raise BadRow("not a taxi zone (1-265)", column)
-    return int(number)
 
 
 def _distance(row: Mapping[str, str], corrections: Counter[str]) -> int | None:

@@ -7,7 +7,7 @@ Every row meets one fate. A row that passes with a correction is used, and the c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from features.records import DeadLetter
 
 METRES_PER_MILE = Decimal("1609.344")
+LAST_NEW_YORK_ZONE = 263  # 264 is "Unknown" and 265 "Outside of NYC"
 Row = TypeVar("Row")
 
 
@@ -164,3 +165,35 @@ def cents(value: Any, column: str, *, limit: int) -> int:
 
 def metres(miles: Decimal) -> int:
     return int((miles * METRES_PER_MILE).to_integral_value())
+
+
+def new_york_zones(row: Mapping[str, Any], corrections: Counter[str]) -> tuple[int, int | None]:
+    """Pickup and dropoff zone of a file of the TLC; a dropoff outside its zones is None and counted. Raises: BadRow."""
+    pickup = _taxi_zone(row, "PULocationID")
+    if pickup > LAST_NEW_YORK_ZONE:
+        raise BadRow("pickup outside the zones of New York", "PULocationID")
+    dropoff = _taxi_zone(row, "DOLocationID")
+    if dropoff > LAST_NEW_YORK_ZONE:
+        corrections["dropoff_zone_unknown"] += 1
+        return pickup, None
+    return pickup, dropoff
+
+
+def _taxi_zone(row: Mapping[str, Any], column: str) -> int:
+    number = decimal(row[column], column)
+    if number != int(number) or not 1 <= number <= 265:
+        raise BadRow("not a taxi zone (1-265)", column)
+    return int(number)
+
+
+def metered_metres(
+    miles: Decimal, duration_s: int, corrections: Counter[str], *, max_miles: int, max_mph: int
+) -> int | None:
+    """What a taxi's meter says; None and counted where it says nothing or what no taxi drives."""
+    if miles == 0:
+        corrections["distance_zero_unknown"] += 1
+        return None
+    if miles > max_miles or miles * 3600 / Decimal(duration_s) > max_mph:
+        corrections["distance_impossible_unknown"] += 1
+        return None
+    return metres(miles)
