@@ -22,6 +22,7 @@ import yaml
 
 from features.expr.errors import Mistake, Mistakes, did_you_mean, name_hint
 from features.expr.source import LINE_BREAK, SourceText
+from features.yaml_traps import quote_hint, syntax_mistake, value_length
 
 __all__ = [
     "MapNode",
@@ -47,11 +48,8 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _OCTAL_OR_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_KEY = re.compile(r"""^\s*(?:-\s+)*(?:[\w.*-]+|'[^']*'|"[^"]*")\s*:\s+|^\s*-\s+""")
-_FLOW_ENTRY = re.compile(r"[{,]\s*[\w.]+\s*:\s+")
 _BREAKS = ("\n", "\x85", "\u2028", "\u2029")  # what ends a line, once CR is LF
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-_BLOCK_HINT = "put the expression on lines of its own behind '|'"
 _Place = tuple[str, int, int, int, tuple[str, ...]]
 _ESCAPE_LENGTH = {"x": 4, "u": 6, "U": 10}
 
@@ -169,7 +167,7 @@ def parse_yaml(text: str, file: str = "<yaml>") -> Node:
         builder = _Builder(file, text, lines)
         node = builder.build(root)
     except yaml.YAMLError as error:
-        raise Mistakes([_syntax_mistake(error, file, text, lines)]) from None
+        raise Mistakes([syntax_mistake(error, file, text, lines)]) from None
     except RecursionError:
         raise Mistakes([Mistake("limit", file, 1, 1, 2, "the YAML is nested too deeply", "", lines[0])]) from None
     finally:
@@ -221,15 +219,13 @@ class _Builder:
                 open_until = end
                 whole = self.text[raw_value.start_mark.index : end].strip()
                 message = "YAML reads ',' inside '{…}' as the end of the value"
-                self._note(value, "yaml-trap", message, _quote_hint(" ".join(whole.split())))
+                self._note(value, "yaml-trap", message, quote_hint(" ".join(whole.split())))
             if not isinstance(key, ScalarNode):
                 self._note(key, "key", "a key must be a word", "put the value in quotes if it is text")
                 continue
             if raw_key.style is None and re.search(r"(^|\s)\?(\s|$)", key.text):
                 whole = self._line_from(key)
-                self._note(
-                    key, "yaml-trap", "YAML reads ': ' in this '? :' expression as a mapping", _quote_hint(whole)
-                )
+                self._note(key, "yaml-trap", "YAML reads ': ' in this '? :' expression as a mapping", quote_hint(whole))
                 continue
             if key.text == "<<" and raw_key.style is None:
                 self._note(key, "key", "merge keys ('<<') are not read", "write the entries out")
@@ -247,7 +243,7 @@ class _Builder:
             return None
         if node.value.count("(") <= node.value.count(")"):
             return None
-        return node.start_mark.index + _length(self.text[node.start_mark.index :])
+        return node.start_mark.index + value_length(self.text[node.start_mark.index :])
 
     def _scalar(self, node: Any, place: _Place) -> ScalarNode:
         scalar = ScalarNode(*place, _core_value(node), node.value, _segments(node, self.text, self.starts))
@@ -263,14 +259,14 @@ class _Builder:
         rest = self.lines[node.end_mark.line][node.end_mark.column :]
         if rest.lstrip().startswith("#") and any(scalar.text.count(q) % 2 and rest.count(q) % 2 for q in "'\""):
             message = "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
-            self._note(scalar, "yaml-trap", message, _quote_hint(self._line_from(scalar)))
+            self._note(scalar, "yaml-trap", message, quote_hint(self._line_from(scalar)))
 
     def _refuse_tag(self, node: Any, place: _Place) -> None:
         if node.written_tag is not None:
             line, col = node.start_mark.line + 1, node.start_mark.column + 1
             found = Node(self.file, line, col, col + 1, self.lines)
             message = "YAML reads a leading '!' as a tag"
-            self._note(found, "yaml-trap", message, _quote_hint(self._line_from(found)))
+            self._note(found, "yaml-trap", message, quote_hint(self._line_from(found)))
         if node.written_anchor is not None:
             where = Node(*place)
             self._note(where, "anchor", f"anchor '&{node.written_anchor}' is not read", "write the value out")
@@ -356,106 +352,3 @@ def _locate(char: str, text: str, pos: int, style: str | None) -> tuple[int, int
     if text[pos : pos + 1] in (char, *_BREAKS):
         return pos, pos + 1
     return pos, pos
-
-
-def _syntax_mistake(error: yaml.YAMLError, file: str, text: str, lines: tuple[str, ...]) -> Mistake:
-    """A YAML error as a mistake: the known trap on that line and its fix, else what PyYAML says."""
-    if isinstance(error, yaml.reader.ReaderError):
-        before = text[: error.position]
-        line = len(LINE_BREAK.split(before))
-        col = len(LINE_BREAK.split(before)[-1]) + 1
-        code = error.character if isinstance(error.character, int) else ord(error.character)
-        message = f"character U+{code:04X} is not allowed in YAML"
-        return Mistake(
-            "yaml", file, line, col, col + 1, message, "write it as an escape in double quotes", lines[line - 1]
-        )
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    line = min(line, len(lines))
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    if problem == "but found another document":
-        problem = "'---' starts another document, and a file holds one"
-    for candidate in dict.fromkeys((line, _context_line(error, line))):
-        shown = lines[candidate - 1]
-        at, value = _value_on(shown, col - 1 if candidate == line else len(shown))
-        trap = _trap(value, problem)
-        if trap is not None:
-            end = at + len(value) + 1
-            return Mistake("yaml-trap", file, candidate, at + 1, end, trap, _quote_hint(value), shown)
-    shown = lines[line - 1]
-    if re.match(r"\s*[?:]\s", shown):
-        message = f"YAML reads a line that starts with '{shown.strip()[0]}' as a mapping"
-        return Mistake("yaml-trap", file, line, col, col + 1, message, _BLOCK_HINT, shown)
-    if "\t" in shown[: len(shown) - len(shown.lstrip())]:
-        return Mistake("yaml", file, line, 1, 2, "YAML does not take a tab as indentation", "use spaces", shown)
-    hint = getattr(error, "context", None) or ""
-    return Mistake("yaml", file, line, col, col + 1, f"not valid YAML: {problem}", hint, shown)
-
-
-def _context_line(error: yaml.YAMLError, default: int) -> int:
-    mark = getattr(error, "context_mark", None)
-    return mark.line + 1 if mark else default
-
-
-def _value_on(line: str, near: int) -> tuple[int, str]:
-    """(0-based column, text) of the value that an author wrote on this line; inside `{…}`, of the entry at `near`."""
-    entries = [match for match in _FLOW_ENTRY.finditer(line) if match.end() <= max(near, 0) + 1]
-    if entries:
-        at = entries[-1].end()
-        return at, line[at : at + _length(line[at:])].rstrip()
-    head = _KEY.match(line)
-    at = head.end() if head else len(line) - len(line.lstrip())
-    return at, line[at:].rstrip(" \t,")
-
-
-def _length(text: str) -> int:
-    """How far the author's value reaches inside `{…}`: to the comma or brace behind it, quotes and brackets considered."""
-    depth, quote = 0, ""
-    for at, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}" and depth:
-            depth -= 1
-        elif char in ",}]\n" and not depth:
-            return at
-    return len(text)
-
-
-def _trap(value: str, problem: str) -> str | None:
-    """What YAML makes of this value, when it is an expression that YAML misreads."""
-    if re.match(r"[%@`]|[-?]\s|[|>]\s*[^\s|>+-]", value):
-        return f"YAML gives a leading '{value[0]}' a meaning of its own"
-    if value.startswith("!"):
-        return "YAML reads a leading '!' as a tag"
-    if value.startswith(("&", "*")):
-        return f"YAML reads a leading '{value[0]}' as an anchor or alias"
-    if re.match(r"""(?:'[^']*'|"[^"]*")\s*[^\s,}\]#:]""", value):
-        return "YAML reads the leading quote as the whole value"
-    if not value.startswith(("'", '"', "|", ">", "{", "[")):
-        if "??" in value:
-            return "YAML does not read '??' inside '{…}' without quotes"
-        if re.search(r"\?.*\s:\s", value):
-            return "YAML reads ': ' in this '? :' expression as a mapping"
-        if re.search(r"^[^'\"]*'[^']* #|^[^'\"]*\"[^\"]* #", value):
-            return "YAML reads ' #' as the start of a comment, inside a quoted string of this value"
-        if ": " in value and "mapping values" in problem:
-            return "YAML reads ': ' in this value as a mapping"
-        if value.endswith("?") and "got '?'" in problem:
-            return "YAML does not read a '?' at the end of a value inside '{…}' without quotes"
-        if "[" in value and "got '['" in problem:
-            return "YAML reads '[' inside '{…}' as the start of a list"
-    return None
-
-
-def _quote_hint(value: str) -> str:
-    """How to write the value so that YAML keeps it whole."""
-    short = value if len(value) <= 80 else value[:79] + "…"
-    if "'" not in short:
-        return f"put it in quotes: '{short}'"
-    if '"' not in short and "\\" not in short:
-        return f'put it in quotes: "{short}"'
-    return "put it on a line of its own behind '|'"
