@@ -27,8 +27,8 @@ test-long: setup  ## the long proofs: kills, Flink against the interpreter; adds
 bench-rules: setup  ## rules against zen, CEL and others, in an environment of their own; adds rows to tests/bench/results.csv
 	@tests/bench/peers/setup rules && .peers/rules/bin/python -m tests.bench.bench_rules
 
-bench-features: setup  ## features against Feast, whose own environment holds its DuckDB store; adds rows to tests/bench/results.csv
-	@tests/bench/peers/setup join && $(PY) -m tests.bench.bench_features_join
+bench-features: setup  ## reads, joins against Feast, online against offline: each with its own rows in tests/bench/results.csv
+	@tests/bench/peers/setup join; code=0; for one in read join equal; do $(PY) -m tests.bench.bench_features_$$one || code=1; done; exit $$code
 
 lock:             ## write the lock files again (needs uv on PATH or in .tools)
 	@export PATH="$$PATH:$$PWD/.tools/bin"; compile="uv pip compile -q pyproject.toml --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-header"; \
