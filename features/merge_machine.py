@@ -11,6 +11,7 @@ added from a window's oldest tile to its newest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -40,8 +41,31 @@ _FUNCTIONS: Final[dict[tuple[np.ufunc, bool], int]] = {
 
 Operation = tuple[int, int, int, int | float, int]  # function, cell, row, identity, first weight
 
+# By operation: where a fold starts, how a cell is read, what it becomes with the next one, and how the result is written.
+# A name for each: one variable of ints and doubles would be a double.
+_LOAD_INT, _LOAD_DOUBLE = "peek(cell + size * place)", "get_double(cell + size * place, 0)"
+_WEIGHT: Final = "get_double(weights, peek(step + 32) + last - peek(tiles + size * place))"
+_FOLDS: Final = {
+    ADD_INT: ("0", _LOAD_INT, "total + value", "int"),
+    ADD_DOUBLE: ("0.0", _LOAD_DOUBLE, "total + value", "double"),
+    MIN_INT: ("peek(step + 24)", _LOAD_INT, "min(total, value)", "int"),
+    MAX_INT: ("peek(step + 24)", _LOAD_INT, "max(total, value)", "int"),
+    MIN_DOUBLE: ("get_double(step + 24, 0)", _LOAD_DOUBLE, "select(value < total, value, total)", "double"),
+    MAX_DOUBLE: ("get_double(step + 24, 0)", _LOAD_DOUBLE, "select(value > total, value, total)", "double"),
+    DECAY_INT: ("0.0", f"to_double({_LOAD_INT})", f"total + value * {_WEIGHT}", "double"),
+    DECAY_DOUBLE: ("0.0", _LOAD_DOUBLE, f"total + value * {_WEIGHT}", "double"),
+}
+_FOLD: Final = """\
+                if function == {number}:
+                    total = {start}
+                    while place >= begin:
+                        value = {load}
+                        total = {next}
+                        place -= 1
+                    put_{kind}(cells, row, total, 0)
+"""
 # Bytes objects of CPython 3.11: length at 16, contents at 32, which NumPy's allocator and Python's keep 8-aligned.
-TEXT: Final = """\
+_HEAD: Final = """\
 def merge_tiles(inputs, outputs, killed):
     layout, values = data_of(item_of(inputs, 0)), item_of(inputs, 1)
     plan, weights = data_of(item_of(inputs, 2)), data_of(item_of(inputs, 3))
@@ -62,7 +86,6 @@ def merge_tiles(inputs, outputs, killed):
                 return key + 1
             tiles = value + 32
         put_int(newest, key, peek(tiles) if records > 0 else lowest(), 1)
-        begin = 0
         for window in range(num_windows):
             here = windows + 32 * window
             first, last = peek(here), peek(here + 8)
@@ -75,57 +98,19 @@ def merge_tiles(inputs, outputs, killed):
             for at in range(peek(here + 16), peek(here + 24)):
                 step = operations + 40 * at
                 function, cell = peek(step), tiles + 8 * peek(step + 8)
-                row = peek(step + 16) * num + key
-                place, stride = end - 1, size
-                if function == 1:
-                    total = 0.0
-                    while place >= begin:
-                        total += get_double(cell + stride * place, 0)
-                        place -= 1
-                    put_double(cells, row, total, 0)
-                elif function == 0:
-                    count = 0
-                    while place >= begin:
-                        count += peek(cell + stride * place)
-                        place -= 1
-                    put_int(cells, row, count, 0)
-                elif function == 2:
-                    low = peek(step + 24)
-                    while place >= begin:
-                        low = min(low, peek(cell + stride * place))
-                        place -= 1
-                    put_int(cells, row, low, 0)
-                elif function == 3:
-                    high = peek(step + 24)
-                    while place >= begin:
-                        high = max(high, peek(cell + stride * place))
-                        place -= 1
-                    put_int(cells, row, high, 0)
-                elif function == 4:
-                    least = get_double(step + 24, 0)
-                    while place >= begin:
-                        seen = get_double(cell + stride * place, 0)
-                        least = select(seen < least, seen, least)
-                        place -= 1
-                    put_double(cells, row, least, 0)
-                elif function == 5:
-                    most = get_double(step + 24, 0)
-                    while place >= begin:
-                        seen = get_double(cell + stride * place, 0)
-                        most = select(seen > most, seen, most)
-                        place -= 1
-                    put_double(cells, row, most, 0)
-                else:
-                    sum = 0.0
-                    base = peek(step + 32)
-                    while place >= begin:
-                        age = last - peek(tiles + size * place)
-                        part = get_double(cell + stride * place, 0) if function == 7 else to_double(peek(cell + stride * place))
-                        sum += part * get_double(weights, base + age)
-                        place -= 1
-                    put_double(cells, row, sum, 0)
-    return 0
+                row, place = peek(step + 16) * num + key, end - 1
 """
+
+
+def _text() -> str:
+    folds = []
+    for number, (start, load, following, kind) in _FOLDS.items():
+        fold = _FOLD.format(number=number, start=start, load=load, next=following, kind=kind)
+        folds.append(re.sub(r"\b(total|value)\b", rf"\1_{number}", fold))
+    return "".join([_HEAD, *folds, "    return 0\n"])
+
+
+TEXT: Final = _text()
 
 
 class TileMachine:
