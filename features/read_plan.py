@@ -21,7 +21,7 @@ from features.merge_machine import NO_TILE, MergePlan, TileMachine, compile_merg
 from features.packing import GroupKeys, KeyEncoder, unpack_last, unpack_tiles
 from features.row_packing import NO_ROW_MS, unpack_rows
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
-from features.spec import FeatureSpec, FeatureView, Key, LastGroup, RowGroup, TileGroup
+from features.spec import Catalogue, FeatureSpec, FeatureView, Key, LastGroup, RowGroup, TileGroup
 from features.window import window_tiles
 
 if TYPE_CHECKING:
@@ -151,30 +151,20 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
     view = catalogue.views.get(view_name)
     if view is None:
         raise KeyError(f"role {role!r}: view {view_name!r} is not applied; applied are {sorted(catalogue.views)}")
-    tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec]]]]] = {}
-    lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
-    columns: list[tuple[int, FeatureSpec, int]] = []
-    for place, spec in enumerate(view.features):
-        if spec.column is not None:
-            columns.append((place, spec, catalogue.row_group_of(view).index_of(spec)))
-        if spec.aggregate is None:
-            continue
-        group = catalogue.group_for(view, spec)
-        if isinstance(group, TileGroup):
-            assert spec.window_ms is not None
-            windows = tiles.setdefault(group.name, (group, {}))[1]
-            windows.setdefault(spec.window_ms, []).append((place, spec))
-        else:
-            lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec)))
+    tiles, lasts = grouped_features(catalogue, view)
+    columns = [
+        (place, spec, catalogue.row_group_of(view).index_of(spec))
+        for place, spec in enumerate(view.features)
+        if spec.column is not None
+    ]
 
     def names(group: TileGroup | LastGroup | RowGroup) -> GroupKeys:
         return GroupKeys(registry.project, group.name, registry.generation_of(group.name))
 
     reads: list[TileRead | LastRead | RowRead] = []
-    for group, windows in tiles.values():
-        compiled = tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items())
-        reads.append(TileRead(group, names(group), compiled, compile_merge(group, compiled)))
-    reads += [LastRead(group, names(group), tuple(features)) for group, features in lasts.values()]
+    for group, windows in tiles:
+        reads.append(TileRead(group, names(group), windows, compile_merge(group, windows)))
+    reads += [LastRead(group, names(group), features) for group, features in lasts]
     if columns:
         rows = catalogue.row_group_of(view)
         reads.append(RowRead(rows, names(rows), tuple(columns)))
@@ -187,6 +177,30 @@ def _role_plan(registry: Registry, role: str, view_name: str) -> RolePlan:
         evaluation_order(view),
         {spec.name: place for place, spec in enumerate(view.features)},
     )
+
+
+def grouped_features(
+    catalogue: Catalogue, view: FeatureView
+) -> tuple[
+    list[tuple[TileGroup, tuple[WindowRead, ...]]], list[tuple[LastGroup, tuple[tuple[int, FeatureSpec, int], ...]]]
+]:
+    """A view's aggregates by the group that feeds them: its windows, or (place in the view, spec, place in the group)."""
+    tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec]]]]] = {}
+    lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
+    for place, spec in enumerate(view.features):
+        if spec.aggregate is None:
+            continue
+        group = catalogue.group_for(view, spec)
+        if isinstance(group, TileGroup):
+            assert spec.window_ms is not None
+            tiles.setdefault(group.name, (group, {}))[1].setdefault(spec.window_ms, []).append((place, spec))
+        else:
+            lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec)))
+    windows = [
+        (group, tuple(compile_window(group, window_ms, mine) for window_ms, mine in by_window.items()))
+        for group, by_window in tiles.values()
+    ]
+    return windows, [(group, tuple(features)) for group, features in lasts.values()]
 
 
 def _asked(role: RolePlan, request: Requests | None) -> Mapping[str, Column]:

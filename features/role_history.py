@@ -19,8 +19,9 @@ from features.batch_history import BatchRows
 from features.derived import derive, evaluation_order
 from features.expr import Column
 from features.frames import Requests
-from features.merge import WindowRead, compile_window
+from features.merge import WindowRead
 from features.parquet import EventTables, files_of, load_events, open_files
+from features.read_plan import grouped_features
 from features.rows import UNKNOWN_AGE_MS, FeatureBatch, Status, empty_column
 from features.spec import BatchSource, Catalogue, FeatureSpec, FeatureView, LastGroup, Source, TileGroup
 from features.window import num_whole_tiles, tile_of
@@ -50,7 +51,7 @@ class RoleHistory:
         self._places = {spec.name: place for place, spec in enumerate(view.features)}
         self._event_time_only = event_time_only
         self._windows: list[tuple[TileGroup, tuple[WindowRead, ...], str]] = []
-        self._lasts: list[tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = []
+        self._lasts: list[tuple[LastGroup, tuple[tuple[int, FeatureSpec, int], ...]]] = []
         self._events: EventTables | None = None
         self._rows: BatchRows | None = None
         source = view.source
@@ -82,25 +83,15 @@ class RoleHistory:
         files = open_files(
             self._connection, files_of(source.history, folder, f"source {source.name}"), f"source {source.name}"
         )
-        tiles: dict[str, tuple[TileGroup, dict[int, list[tuple[int, FeatureSpec]]]]] = {}
-        lasts: dict[str, tuple[LastGroup, list[tuple[int, FeatureSpec, int]]]] = {}
-        for place, spec in enumerate(self._view.features):
-            if spec.aggregate is None:
-                continue
-            group = catalogue.group_for(self._view, spec)
-            if isinstance(group, TileGroup):
-                assert spec.window_ms is not None
-                tiles.setdefault(group.name, (group, {}))[1].setdefault(spec.window_ms, []).append((place, spec))
-            else:
-                lasts.setdefault(group.name, (group, []))[1].append((place, spec, group.index_of(spec)))
-        self._lasts = list(lasts.values())
+        tiles, self._lasts = grouped_features(catalogue, self._view)
         needed = set(self._view.key_fields)
-        groups: list[TileGroup | LastGroup] = [*(g for g, _ in tiles.values()), *(g for g, _ in self._lasts)]
+        groups: list[TileGroup | LastGroup] = [*(g for g, _ in tiles), *(g for g, _ in self._lasts)]
         for read in groups:
             needed |= history_joins.columns_of(read)
         oldest = [
-            (tile_of(bounds_ms[0], group.hop_ms) - num_whole_tiles(max(windows), group.hop_ms)) * group.hop_ms
-            for group, windows in tiles.values()
+            (tile_of(bounds_ms[0], group.hop_ms) - num_whole_tiles(max(w.window_ms for w in windows), group.hop_ms))
+            * group.hop_ms
+            for group, windows in tiles
         ]
         self._events = load_events(
             self._connection,
@@ -112,11 +103,10 @@ class RoleHistory:
             from_ms=None if self._lasts else min(oldest),
             suffix=self._role,
         )
-        for group, windows in tiles.values():
-            compiled = tuple(compile_window(group, window_ms, mine) for window_ms, mine in windows.items())
+        for group, windows in tiles:
             table = f"tiles_{self._role}_{group.name}"
             history_joins.create_tiles(self._connection, group, self._events, name=table)
-            self._windows.append((group, compiled, table))
+            self._windows.append((group, windows, table))
         for last_group, features in self._lasts:
             for at in sorted({at for _, _, at in features}):
                 table = f"last_{self._role}_{at}"
