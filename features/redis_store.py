@@ -1,8 +1,10 @@
-"""Reads of tiles and last values from Redis, in one round trip, and what the groups report of themselves.
+"""Reads of tiles, last values and rows from Redis, in one round trip, and what the groups report of themselves.
 
-Writes are in features/redis_writes.py, the connection and the registry's document in features/redis_client.py: these
-three, beside features/feast_store.py, are the files that talk to Redis. What is read and how it is merged is in
-features/read_plan.py.
+    redis_client.py    the connection, the registry's document      redis_scripts.py   how a guarded script is called
+    redis_writes.py    tiles and last values                        redis_rows.py      rows of batch views
+    redis_keys.py      which keys there are, and taking them away
+
+What is read and how it is merged is in features/read_plan.py.
 """
 
 from __future__ import annotations

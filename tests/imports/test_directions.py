@@ -28,7 +28,6 @@ ONLY_IN = {
         "features/redis_client.py",
         "features/redis_keys.py",
         "features/redis_scripts.py",
-        "features/redis_store.py",
         "features/feast_store.py",
     },
     "duckdb": {
